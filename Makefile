@@ -1,0 +1,31 @@
+# `make demo` and `make test` need Python >= 3.11 (with venv and headers), a C++20 compiler and a package index.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+SOURCES := $(shell find csrc -name '*.hpp' -o -name '*.cpp')
+
+.PHONY: demo test check clean
+
+## The main job, end to end, on the embedded model; results in wdsbench-demo/.
+demo: $(INSTALLED)
+	$(BIN)/wdsbench demo
+
+## All tests.
+test: $(INSTALLED)
+	$(BIN)/python -m pytest
+
+## Formatting, lint, types, warnings: what CI runs after the tests.
+check: $(INSTALLED)
+	tools/check.sh
+
+clean:
+	rm -rf build $(VENV) wdsbench-demo .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+# Editable: Python edits are live; a change of C++, CMake or requirements installs again.
+$(INSTALLED): pyproject.toml constraints.txt CMakeLists.txt $(SOURCES)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --disable-pip-version-check -q -e '.[dev]'
+	touch $@

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+/// Attention maps to sparse edges: an edge j -> i (j < i) where token i attends to its predecessor
+/// j.
+namespace wdsbench::graph {
+
+/// Which predecessors of a token become edges.
+struct EdgeRule {
+  enum class Kind : std::uint8_t { top_share, threshold };
+  Kind kind = Kind::top_share;
+  double value = 0.35; ///< Share of the predecessors, or the least weight.
+};
+
+/// Edges of one layer, ordered by target i, then by source j.
+struct Edges {
+  std::vector<std::uint32_t> source;
+  std::vector<std::uint32_t> target;
+  std::vector<std::uint16_t> weight; ///< float16 bits.
+};
+
+/// One layer's attention `[H, T, T]`, C order, float16 bits or float32.
+struct AttentionView {
+  const void *data = nullptr;
+  bool is_half = false;
+  std::size_t heads = 0;
+  std::size_t tokens = 0;
+};
+
+/// Returns the edges of the mean over heads.
+///
+/// The mean is summed in float64 in head order, divided by H and rounded to float32; all
+/// comparisons are on that, and the stored weight is it rounded to float16. top_share: token i
+/// keeps its k = max(1, floor(value * i)) heaviest predecessors, of equals the smaller index;
+/// threshold: all with mean >= value. Token 0 has no predecessor. Throws FormatError(value) where a
+/// weight j < i is not finite; `offset_bytes` is the element's place in the map.
+Edges mean_edges(const AttentionView &attention, const EdgeRule &rule);
+
+} // namespace wdsbench::graph

@@ -1,0 +1,134 @@
+#include "graph/collate.hpp"
+#include "graph/edges.hpp"
+#include "python/bind.hpp"
+#include "python/buffer_arg.hpp"
+#include "python/job_table.hpp"
+
+#include <cmath>
+#include <cstring>
+
+namespace wdsbench::python {
+
+namespace {
+
+/// Columns of an edge job; wdsbench/_core.pyi names them for Python.
+enum class EdgesColumn : std::uint8_t {
+  fd,
+  index_offset,
+  index_size,
+  weight_offset,
+  weight_size,
+  pointer_offset,
+  pointer_size,
+  tokens,
+  node_base,
+  edge_base,
+  COUNT
+};
+
+std::vector<graph::SampleEdges> sample_edges(const JobTable<EdgesColumn> &jobs) {
+  std::vector<graph::SampleEdges> samples(jobs.rows());
+  for (std::size_t b = 0; b < samples.size(); ++b) {
+    const int fd = jobs.fd(b);
+    samples[b] = {
+        {fd, jobs.at(b, EdgesColumn::index_offset), jobs.at(b, EdgesColumn::index_size)},
+        {fd, jobs.at(b, EdgesColumn::weight_offset), jobs.at(b, EdgesColumn::weight_size)},
+        {fd, jobs.at(b, EdgesColumn::pointer_offset), jobs.at(b, EdgesColumn::pointer_size)},
+        jobs.at(b, EdgesColumn::tokens),
+        jobs.at(b, EdgesColumn::node_base),
+        jobs.at(b, EdgesColumn::edge_base),
+    };
+  }
+  return samples;
+}
+
+graph::EdgeRule edge_rule(const std::string &kind, double value) {
+  if (!std::isfinite(value) || value < 0.0 || value > 1.0) {
+    throw py::value_error("value: " + std::to_string(value) + " is not within 0..1");
+  }
+  if (kind == "top") {
+    return {graph::EdgeRule::Kind::top_share, value};
+  }
+  if (kind == "threshold") {
+    return {graph::EdgeRule::Kind::threshold, value};
+  }
+  throw py::value_error("kind: '" + kind + "' is not one of 'top', 'threshold'");
+}
+
+template <typename Element> py::array_t<Element> to_array(const std::vector<Element> &values) {
+  return py::array_t<Element>(static_cast<py::ssize_t>(values.size()), values.data());
+}
+
+py::tuple mean_edges(const py::array &attention, const std::string &kind, double value) {
+  const graph::EdgeRule rule = edge_rule(kind, value);
+  const std::string descr = py::str(attention.dtype().attr("str")).cast<std::string>();
+  if ((descr != "<f2" && descr != "<f4") || (attention.flags() & py::array::c_style) == 0) {
+    throw py::type_error("attention: '" + descr + "' is not C-contiguous '<f2' or '<f4'");
+  }
+  if (attention.ndim() != 3 || attention.shape(1) != attention.shape(2) ||
+      attention.shape(0) == 0) {
+    throw py::value_error("attention: needs shape [H, T, T] with at least one head");
+  }
+  const graph::AttentionView view{attention.data(), descr == "<f2",
+                                  static_cast<std::size_t>(attention.shape(0)),
+                                  static_cast<std::size_t>(attention.shape(1))};
+  graph::Edges edges;
+  {
+    const py::gil_scoped_release release;
+    edges = graph::mean_edges(view, rule);
+  }
+  return py::make_tuple(to_array(edges.source), to_array(edges.target), to_array(edges.weight));
+}
+
+py::array_t<std::uint32_t> read_edge_pointers(const py::handle &jobs_arg, std::size_t layers_stored,
+                                              std::size_t threads) {
+  const JobTable<EdgesColumn> jobs(jobs_arg);
+  const std::vector<graph::SampleEdges> samples = sample_edges(jobs);
+  py::array_t<std::uint32_t> pointers(
+      {static_cast<py::ssize_t>(samples.size()), static_cast<py::ssize_t>(layers_stored + 1)});
+  std::uint32_t *out = pointers.mutable_data();
+  {
+    const py::gil_scoped_release release;
+    graph::read_pointers(samples, layers_stored, out, threads);
+  }
+  return pointers;
+}
+
+void collate_edges(const py::handle &jobs_arg, const py::handle &layers_arg,
+                   const py::handle &pointers_arg, const py::handle &edge_index_arg,
+                   const py::handle &edge_attr_arg, std::size_t threads) {
+  const JobTable<EdgesColumn> jobs(jobs_arg);
+  const std::vector<std::uint64_t> layers = unsigned_list(layers_arg, "layers");
+  const auto pointers = array_arg<std::uint32_t>(pointers_arg, "pointers", 2);
+  auto edge_index = array_arg<std::int64_t>(edge_index_arg, "edge_index", 2, true);
+  auto edge_attr = array_arg<float>(edge_attr_arg, "edge_attr", 1, true);
+  if (static_cast<std::size_t>(pointers.shape(0)) != jobs.rows() || pointers.shape(1) < 2) {
+    throw py::value_error("pointers: needs one row of layers + 1 entries a job");
+  }
+  if (edge_index.shape(0) != 2 || edge_index.shape(1) != edge_attr.shape(0)) {
+    throw py::value_error("edge_index: needs shape [2, E] with the E of edge_attr");
+  }
+  const std::vector<graph::SampleEdges> samples = sample_edges(jobs);
+  const auto layers_stored = static_cast<std::size_t>(pointers.shape(1) - 1);
+  const std::uint32_t *pointer_data = pointers.data();
+  std::int64_t *index_data = edge_index.mutable_data();
+  float *attr_data = edge_attr.mutable_data();
+  const auto edge_count = static_cast<std::uint64_t>(edge_attr.size());
+  {
+    const py::gil_scoped_release release;
+    graph::collate_edges(samples, layers, layers_stored, pointer_data, index_data, attr_data,
+                         edge_count, threads);
+  }
+}
+
+} // namespace
+
+void bind_graph(py::module_ &module) {
+  module.def("mean_edges", &mean_edges, py::arg("attention"), py::arg("kind"), py::arg("value"));
+  module.def("read_edge_pointers", &read_edge_pointers, py::arg("jobs"), py::kw_only(),
+             py::arg("layers_stored"), py::arg("threads"));
+  module.def("collate_edges", &collate_edges, py::arg("jobs"), py::arg("layers"), py::kw_only(),
+             py::arg("pointers"), py::arg("edge_index"), py::arg("edge_attr"), py::arg("threads"));
+}
+
+} // namespace wdsbench::python

@@ -1,0 +1,49 @@
+"""wdsbench: language model traces in WebDataset shards, streamed at memory speed, and the
+detectors trained on them.
+
+The names at the door are ``TraceLoader`` and the records and errors; everything else is a room of
+its own. Importing the package imports neither torch nor the C++ extension: names are fetched when
+they are first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from wdsbench.errors import (
+    DecodeError,
+    DetectorError,
+    PackError,
+    ScoreError,
+    ShardError,
+    TraceError,
+    WdsbenchError,
+)
+from wdsbench.records import Batch, Trace
+
+if TYPE_CHECKING:
+    from wdsbench.loader import TraceLoader
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Batch",
+    "DecodeError",
+    "DetectorError",
+    "PackError",
+    "ScoreError",
+    "ShardError",
+    "Trace",
+    "TraceError",
+    "TraceLoader",
+    "WdsbenchError",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "TraceLoader":
+        from wdsbench.loader import TraceLoader
+
+        return TraceLoader
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

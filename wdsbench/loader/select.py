@@ -1,0 +1,133 @@
+"""Which layers and tokens of a sample are wanted: the words of the loader's arguments as numbers
+per row.
+
+Everything that can be refused is refused when the loader is made, over all rows of the split, and
+not in the middle of an epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wdsbench.errors import DecodeError
+from wdsbench.shards.index import DatasetIndex
+from wdsbench.shards.members import EDGES_INDEX, EDGES_POINTER, EDGES_WEIGHT, HIDDEN
+
+#: last | last_answer | answer | all | k (the last k) | ("first", k)
+Tokens = str | int | tuple[str, int]
+
+TOKEN_WORDS = ("last", "last_answer", "answer", "all")
+LAYOUTS = ("stack", "pad", "jagged", "graph")
+
+
+@dataclass(frozen=True)
+class TokenRanges:
+    """Stored tokens ``[first, first + count)`` of each row of the index (rows of other splits
+    included).
+    """
+
+    first: NDArray[np.int64]
+    count: NDArray[np.int64]
+
+
+def select_layers(layers: Sequence[int] | slice | int | None, num_layers: int) -> NDArray[np.int64]:
+    """Return the wanted layers as int64 indices; negative ones count from the last.
+
+    Raises:
+        ValueError: A layer outside the stored ones, or none at all.
+    """
+    every = np.arange(num_layers, dtype=np.int64)
+    if layers is None:
+        return every
+    if isinstance(layers, slice):
+        chosen = every[layers]
+    else:
+        wanted = [layers] if isinstance(layers, int) else list(layers)
+        for layer in wanted:
+            if not -num_layers <= layer < num_layers:
+                raise ValueError(f"layers: {layer} is not one of the {num_layers} stored")
+        chosen = every[wanted]
+    if not chosen.size:
+        raise ValueError(f"layers: {layers!r} chooses none of the {num_layers} stored")
+    return chosen
+
+
+def is_single(tokens: Tokens) -> bool:
+    """Return whether the choice is one token, whose axis is left out."""
+    return tokens in ("last", "last_answer")
+
+
+def select_tokens(index: DatasetIndex, rows: NDArray[np.int64], tokens: Tokens) -> TokenRanges:
+    """Return the wanted token range of every row; ``rows`` are those that must be able to give it.
+
+    Raises:
+        ValueError: ``tokens`` is not one of the choices.
+        DecodeError: Some sample has no such tokens: an unknown prompt length, or states of the
+            last token only.
+    """
+    stored = index.columns["state_tokens"].astype(np.int64)
+    total = index.columns["tokens"].astype(np.int64)
+    if tokens != "last":
+        partial = rows[stored[rows] != total[rows]]
+        if partial.size:
+            raise DecodeError(
+                f"tokens={tokens!r}: {partial.size} samples hold the states of one token only"
+                " (the last generation step was all that was saved); use tokens='last'",
+                member=index.member_name(int(partial[0]), HIDDEN),
+            )
+    if is_single(tokens):
+        return TokenRanges(stored - 1, np.ones_like(stored))
+    if tokens == "all":
+        return TokenRanges(np.zeros_like(stored), stored)
+    if tokens == "answer":
+        prompt = index.columns["prompt_length"].astype(np.int64)
+        unknown = rows[prompt[rows] < 0]
+        if unknown.size:
+            raise DecodeError(
+                f"tokens='answer' is not available: {unknown.size} samples have no prompt length;"
+                " use 'all' or 'last'",
+                member=index.member_name(int(unknown[0]), HIDDEN),
+            )
+        return TokenRanges(prompt, stored - prompt)
+    first_k = isinstance(tokens, tuple) and len(tokens) == 2 and tokens[0] == "first"
+    k = tokens[1] if isinstance(tokens, tuple) and first_k else tokens
+    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+        raise ValueError(
+            f'tokens: {tokens!r} is not one of {", ".join(TOKEN_WORDS)}, k >= 1, ("first", k)'
+        )
+    count = np.minimum(stored, k)
+    return TokenRanges(np.zeros_like(stored) if first_k else stored - count, count)
+
+
+def check_layout(
+    index: DatasetIndex, rows: NDArray[np.int64], layout: str, ranges: TokenRanges, tokens: Tokens
+) -> None:
+    """Check that all of ``rows`` fit the layout.
+
+    Raises:
+        ValueError: An unknown layout.
+        DecodeError: Unequal lengths under ``stack``; no edges under ``graph``.
+    """
+    if layout not in LAYOUTS:
+        raise ValueError(f"layout: {layout!r} is not one of {', '.join(LAYOUTS)}")
+    if layout == "stack":
+        counts = ranges.count[rows]
+        if counts.size and counts.min() != counts.max():
+            raise DecodeError(
+                f"layout='stack' with tokens={tokens!r}: samples have {counts.min()} to"
+                f" {counts.max()} tokens; use layout='pad' or 'jagged'",
+                member=index.member_name(int(rows[counts.argmin()]), HIDDEN),
+            )
+    if layout == "graph":
+        for member in (EDGES_INDEX, EDGES_WEIGHT, EDGES_POINTER):
+            missing = rows[index.member(member, "size")[rows] == 0]
+            if missing.size:
+                raise DecodeError(
+                    f"layout='graph' is not available: {missing.size} samples hold no edges;"
+                    " repack with --attention edges from traces that have attention maps",
+                    member=index.member_name(int(missing[0]), member),
+                )

@@ -1,0 +1,25 @@
+"""How libraries report progress: they wrap an iterable; the command line decides what is drawn.
+
+A library function takes ``progress: Progress = no_progress`` and writes ``for item in
+progress(items, total, "packing")``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Progress(Protocol):
+    """Returns the same items, in order; may draw a bar named ``what`` of ``total`` steps (None:
+    unknown).
+    """
+
+    def __call__(self, items: Iterable[T], total: int | None, what: str) -> Iterable[T]: ...
+
+
+def no_progress(items: Iterable[T], total: int | None, what: str) -> Iterable[T]:  # noqa: ARG001
+    """Return ``items`` as they are: the silent default of every library function."""
+    return items

@@ -1,0 +1,126 @@
+"""The records that travel between rooms: plain frozen dataclasses that know no behaviour of their
+own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+SPLITS = ("train", "val", "test")
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One answered question as it comes out of a raw trace file, checked and in one form.
+
+    Attributes:
+        question_id: The question's id, always ``str``.
+        hidden: float16, float32 or float64 ``[L, T, D]``; ``[L, 1, D]`` where only the last
+            token's states were saved.
+        attentions: L arrays ``[H, T, T]`` of a float dtype (row i: what token i attends to), or
+            None.
+        tokens: int64 ``[T]`` token ids, prompt and answer as one sequence, the answer last; empty
+            where the source has none.
+        token_texts: T decoded tokens, or empty.
+        answer: The generated answer as text.
+        prompt_length: Tokens of the prompt, or None where the source does not say; never guessed.
+        token_logprobs: float32 ``[T - prompt_length]``, natural log, one for each answer token; or
+            None.
+        trace_number: Which of a question's traces this is, or None where the source does not say.
+        label: 1.0 hallucinated, 0.0 right, None where the file carries no label.
+        graphs: Per-layer edges where the source holds graphs instead of attention maps, or None.
+        file: Path of the raw file.
+        position: Place in that file, from 0.
+        remarks: What the reader changed to bring the trace into this form; counted by the packer.
+    """
+
+    question_id: str
+    hidden: NDArray[Any]
+    attentions: list[NDArray[Any]] | None
+    tokens: NDArray[np.int64]
+    token_texts: list[str]
+    answer: str
+    prompt_length: int | None = None
+    token_logprobs: NDArray[np.float32] | None = None
+    trace_number: int | None = None
+    label: float | None = None
+    graphs: list[LayerEdges] | None = None
+    file: str = ""
+    position: int = 0
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class LayerEdges:
+    """The attention edges j -> i of one layer.
+
+    Attributes:
+        index: ``[2, E]`` unsigned: row 0 the sources j, row 1 the targets i (j < i), ordered by i,
+            then by j.
+        weight: float16 ``[E]``.
+    """
+
+    index: NDArray[Any]
+    weight: NDArray[np.float16]
+
+
+@dataclass
+class Batch:
+    """B samples, collated. Fields that were not asked for are None.
+
+    Attributes:
+        hidden: float32 ``[B, L, D]`` (one token), ``[B, L, k, D]``, ``[B, L, Tmax, D]`` (pad) or
+            ``[L, sum T, D]`` (jagged).
+        lengths: int64 ``[B]``: tokens of each sample in ``hidden`` where they vary.
+        offsets: int64 ``[B + 1]``: where each sample starts on the token axis (jagged).
+        label: float32 ``[B]``: 1 hallucinated, 0 right, NaN unknown.
+        score: float32 ``[B]``; NaN where labels came without scores.
+        token_count: int64 ``[B]``: tokens of the whole sequence, prompt and answer.
+        prompt_length: int64 ``[B]``: tokens of the prompt, -1 where unknown.
+        question_ids: B question ids.
+        keys: B member keys.
+        graph: ``torch_geometric.data.Batch`` of ``B * L`` graphs, graph = sample * L + layer
+            (layout "graph").
+        logprobs: B float32 arrays ``[answer tokens]`` (field "logprobs"); an entry is None where
+            the trace has none.
+        meta: B decoded ``meta.json`` dicts (field "meta").
+    """
+
+    label: Tensor
+    score: Tensor
+    token_count: Tensor
+    prompt_length: Tensor
+    question_ids: list[str]
+    keys: list[str]
+    hidden: Tensor | None = None
+    lengths: Tensor | None = None
+    offsets: Tensor | None = None
+    graph: Any = None
+    logprobs: list[NDArray[np.float32] | None] | None = None
+    meta: list[dict[str, Any]] | None = None
+
+    def __len__(self) -> int:
+        """Return B."""
+        return len(self.keys)
+
+
+@dataclass(frozen=True)
+class FieldSpec:
+    """A named array of every sample: its stored dtype and the sizes of its axes.
+
+    Attributes:
+        name: ``"hidden"``, ``"edges"``, ...
+        dtype: The stored dtype as NumPy writes it (``"<f2"``).
+        shape: One entry per axis; None where samples differ.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int | None, ...]
+    note: str = field(default="")

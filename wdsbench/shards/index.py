@@ -1,0 +1,262 @@
+"""The index of a data set: ``index.json`` (a superset of the ``wids`` shard list) and the mapped
+table beside it.
+
+Columns of the table, one row a sample, rows in shard order (train, val, test):
+
+    key S57 · shard u4 · split u1 · trace u4 · tokens u4 (T) · state_tokens u4 (T of the stored
+    states, 1 where only the last were saved) · prompt_length i4 (-1 unknown) · label f4 · score f4
+    (NaN unknown) question_offset u8 [n + 1] into question_bytes u1: UTF-8 question ids
+    <member>.offset u8, <member>.size u8 (0: no such member), <member>.xxh3 u8, for every member
+    that some sample has
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
+
+from wdsbench.errors import ShardError
+from wdsbench.records import SPLITS, FieldSpec
+from wdsbench.shards.members import HIDDEN
+from wdsbench.shards.table import TableSpec, map_table
+
+INDEX_NAME = "index.json"
+FORMAT_VERSION = 1
+
+Split = Literal["train", "val", "test"]
+
+
+class ShardEntry(BaseModel):
+    """One shard, in the words of the ``wids`` shard list (url, nsamples, filesize) and ours."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    url: str
+    nsamples: NonNegativeInt
+    filesize: NonNegativeInt
+    xxh3: str
+    split: Split
+
+
+class FieldEntry(BaseModel):
+    """A field of every sample: stored dtype, shape (null where samples differ), how many samples
+    have it.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    dtype: str
+    shape: list[int | None]
+    samples: NonNegativeInt
+    note: str = ""
+
+
+class SplitEntry(BaseModel):
+    """Samples and classes of one split."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    samples: NonNegativeInt
+    hallucinated: NonNegativeInt
+    right: NonNegativeInt
+    unlabelled: NonNegativeInt
+
+
+class LayerEntry(BaseModel):
+    """What packing saw of one layer's states; see :class:`wdsbench.shards.wide.HalfStates`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    max_abs: float
+    infinities: NonNegativeInt
+    scaled_samples: NonNegativeInt
+    scale_error_max: float
+
+
+class IndexFile(BaseModel):
+    """``index.json`` as it stands on the disk."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    kind: Literal["wids-shard-index-v1"] = Field(alias="__kind__")
+    wids_version: Literal[1] = 1
+    wdsbench_format: int = FORMAT_VERSION
+    name: str
+    shardlist: list[ShardEntry]
+    fields: dict[str, FieldEntry]
+    splits: dict[Split, SplitEntry]
+    layers: list[LayerEntry]
+    provenance: dict[str, Any]
+    table: TableSpec
+
+
+class DatasetIndex:
+    """An opened index: what is where, without touching a shard.
+
+    Attributes:
+        folder: The data set's folder.
+        file: The parsed ``index.json``.
+        columns: The mapped table, read-only.
+    """
+
+    def __init__(self, folder: Path, file: IndexFile, columns: dict[str, NDArray[Any]]) -> None:
+        self.folder = folder
+        self.file = file
+        self.columns = columns
+
+    @classmethod
+    def open(cls, path: str | Path) -> DatasetIndex:
+        """Open the data set in folder ``path``.
+
+        Raises:
+            ShardError: No index, not one this version reads, or table and index disagree.
+        """
+        folder = Path(path)
+        index_path = folder / INDEX_NAME
+        try:
+            text = index_path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise ShardError(
+                f"no data set here: cannot read {INDEX_NAME} ({error.strerror}); make one with "
+                f"`wdsbench pack`",
+                shard=str(folder),
+            ) from error
+        try:
+            file = IndexFile.model_validate_json(text)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(str(part) for part in first["loc"])
+            raise ShardError(
+                f"not a valid index: {place}: {first['msg']}", shard=str(index_path)
+            ) from error
+        if file.wdsbench_format != FORMAT_VERSION:
+            raise ShardError(
+                f"format {file.wdsbench_format}, this wdsbench reads {FORMAT_VERSION}; install the "
+                f"one that wrote it",
+                shard=str(index_path),
+            )
+        index = cls(folder, file, map_table(folder, file.table))
+        index._check()
+        return index
+
+    def _check(self) -> None:
+        samples = sum(entry.nsamples for entry in self.file.shardlist)
+        for name in (
+            "key",
+            "shard",
+            "split",
+            "tokens",
+            "state_tokens",
+            "prompt_length",
+            "label",
+            "score",
+        ):
+            column = self.columns.get(name)
+            if column is None or len(column) != samples:
+                raise ShardError(
+                    f"column {name}: not one entry for each of {samples} samples",
+                    shard=str(self.folder),
+                )
+        if len(self.columns.get("question_offset", ())) != samples + 1:
+            raise ShardError(
+                "column question_offset does not fit the samples", shard=str(self.folder)
+            )
+
+    def __len__(self) -> int:
+        """Return the number of samples in all splits."""
+        return len(self.columns["key"])
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Samples per split."""
+        return {split: self.file.splits[split].samples for split in self.file.splits}
+
+    @property
+    def class_counts(self) -> dict[str, dict[str, int]]:
+        """Hallucinated, right and unlabelled samples per split."""
+        return {
+            split: {
+                "hallucinated": entry.hallucinated,
+                "right": entry.right,
+                "unlabelled": entry.unlabelled,
+            }
+            for split, entry in self.file.splits.items()
+        }
+
+    @property
+    def num_layers(self) -> int:
+        """L: layers of every sample's hidden states."""
+        return self._hidden_axis(0)
+
+    @property
+    def num_features(self) -> int:
+        """D: features of every hidden state."""
+        return self._hidden_axis(2)
+
+    def _hidden_axis(self, axis: int) -> int:
+        size = self.file.fields["hidden"].shape[axis]
+        assert size is not None
+        return size
+
+    @property
+    def fields(self) -> dict[str, FieldSpec]:
+        """Fields of every sample with stored dtype and shape."""
+        return {
+            name: FieldSpec(name, entry.dtype, tuple(entry.shape), entry.note)
+            for name, entry in self.file.fields.items()
+        }
+
+    def has_member(self, member: str) -> bool:
+        """Return whether every sample has this member (``"edges_index.npy"``)."""
+        sizes = self.columns.get(f"{member}.size")
+        return sizes is not None and bool((sizes != 0).all())
+
+    def member(self, member: str, part: str) -> NDArray[np.uint64]:
+        """Return column ``<member>.<part>`` (offset, size or xxh3); zeros where no sample has the
+        member.
+        """
+        column = self.columns.get(f"{member}.{part}")
+        return np.zeros(len(self), np.uint64) if column is None else column
+
+    @cached_property
+    def first_rows(self) -> NDArray[np.int64]:
+        """int64 ``[shards + 1]``: the first row of every shard, then the number of rows."""
+        return np.concatenate(
+            [[0], np.cumsum([entry.nsamples for entry in self.file.shardlist], dtype=np.int64)]
+        )
+
+    def shards_of(self, split: str | None) -> list[int]:
+        """Return the shards of a split in order; of all splits for None.
+
+        Raises:
+            ValueError: The split is unknown.
+        """
+        if split is not None and split not in SPLITS:
+            raise ValueError(f"split {split!r} is not one of {', '.join(SPLITS)}, None")
+        return [i for i, entry in enumerate(self.file.shardlist) if split in (None, entry.split)]
+
+    def shard_path(self, shard: int) -> Path:
+        """Return the path of a shard."""
+        return self.folder / self.file.shardlist[shard].url
+
+    def key(self, row: int) -> str:
+        """Return a sample's member key."""
+        return bytes(self.columns["key"][row]).decode("ascii")
+
+    def question_id(self, row: int) -> str:
+        """Return a sample's question id."""
+        offsets = self.columns["question_offset"]
+        raw = self.columns["question_bytes"][int(offsets[row]) : int(offsets[row + 1])]
+        return raw.tobytes().decode("utf-8", "surrogatepass")
+
+    def member_name(self, row: int, member: str) -> str:
+        """Return the full name of a sample's member inside its shard."""
+        return f"{self.key(row)}.{member}"
+
+
+__all__ = ["HIDDEN", "INDEX_NAME", "DatasetIndex", "IndexFile"]

@@ -1,0 +1,114 @@
+"""The per-sample table: columns of fixed types in one file that is mapped, not parsed.
+
+Layout: each column's C-order bytes, starting at a multiple of 64; names, dtypes, shapes and
+offsets stand in ``index.json``. The file is named after the XXH3-64 of its bytes, so an index can
+never be read with another's table.
+"""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, NonNegativeInt
+
+from wdsbench.errors import ShardError
+from wdsbench.shards.files import atomic_file
+
+ALIGN_BYTES = 64
+
+
+class ColumnSpec(BaseModel):
+    """One column of the table."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    dtype: str
+    shape: list[NonNegativeInt]
+    offset_bytes: NonNegativeInt
+
+
+class TableSpec(BaseModel):
+    """What ``index.json`` says of the table."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    file: str
+    size_bytes: NonNegativeInt
+    xxh3: str
+    columns: list[ColumnSpec]
+
+
+def write_table(folder: Path, columns: dict[str, NDArray[Any]]) -> TableSpec:
+    """Write the columns to ``folder/samples-<xxh3>.bin`` and return their description."""
+    specs: list[ColumnSpec] = []
+    parts: list[bytes] = []
+    offset = 0
+    for name, column in columns.items():
+        data = np.ascontiguousarray(column)
+        specs.append(
+            ColumnSpec(name=name, dtype=data.dtype.str, shape=list(data.shape), offset_bytes=offset)
+        )
+        raw = data.tobytes()
+        raw += bytes(-len(raw) % ALIGN_BYTES)
+        parts.append(raw)
+        offset += len(raw)
+    digest = xxhash.xxh3_64()
+    for part in parts:
+        digest.update(part)
+    spec = TableSpec(
+        file=f"samples-{digest.hexdigest()}.bin",
+        size_bytes=offset,
+        xxh3=digest.hexdigest(),
+        columns=specs,
+    )
+    with atomic_file(folder / spec.file) as file:
+        file.writelines(parts)
+    return spec
+
+
+def map_table(folder: Path, spec: TableSpec) -> dict[str, NDArray[Any]]:
+    """Return the columns as read-only views of the mapped file.
+
+    Raises:
+        ShardError: The file is missing, has another size, or a column does not fit into it.
+    """
+    path = folder / spec.file
+    if Path(spec.file).name != spec.file:
+        raise ShardError(f"table name {spec.file!r} leaves the folder", shard=str(folder))
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise ShardError(
+            f"cannot open the table: {error.strerror}; pack again", shard=str(path)
+        ) from error
+    if size != spec.size_bytes:
+        raise ShardError(
+            f"the table has {size} bytes, index.json says {spec.size_bytes}; pack again",
+            shard=str(path),
+        )
+    data: mmap.mmap | bytes = b""
+    if size:
+        with path.open("rb") as file:
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    columns: dict[str, NDArray[Any]] = {}
+    for column in spec.columns:
+        try:
+            dtype = np.dtype(column.dtype)
+        except TypeError as error:
+            raise ShardError(
+                f"column {column.name}: unknown dtype {column.dtype!r}", shard=str(path)
+            ) from error
+        count = int(np.prod(column.shape, dtype=np.int64))
+        if dtype.hasobject or column.offset_bytes + count * dtype.itemsize > size:
+            raise ShardError(f"column {column.name} does not fit into the table", shard=str(path))
+        view = (
+            np.frombuffer(data, dtype, count, column.offset_bytes) if count else np.empty(0, dtype)
+        )
+        columns[column.name] = view.reshape(column.shape)
+    return columns

@@ -1,0 +1,93 @@
+"""Write one shard: a USTAR file whose bytes depend on its members alone.
+
+Layout of a member: 512-byte header (regular file, mode 0644, uid = gid = 0, mtime 0, no names),
+the data, zeros up to the next multiple of 512. Two zero blocks end the shard. Since data starts at
+a multiple of 512 and npy headers are padded to a multiple of 64, array payloads are 64-byte
+aligned in the file.
+"""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import BinaryIO
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from wdsbench.errors import PackError
+
+BLOCK_BYTES = 512
+END_BYTES = 2 * BLOCK_BYTES
+
+#: A USTAR header has 11 octal digits for the size.
+MEMBER_LIMIT_BYTES = 8**11
+
+#: What a member's data is made of: pieces that follow each other, so that arrays need not be
+#: copied to bytes.
+Pieces = Sequence["bytes | NDArray[np.uint8]"]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a member's data lies in its shard.
+
+    Attributes:
+        offset_bytes: Of the data (not of the header).
+        size_bytes: Of the data.
+        xxh3: XXH3-64 of the data.
+    """
+
+    offset_bytes: int
+    size_bytes: int
+    xxh3: int
+
+
+def _view(piece: bytes | NDArray[np.uint8]) -> memoryview:
+    return memoryview(piece if isinstance(piece, bytes) else piece.data).cast("B")
+
+
+class TarWriter:
+    """Appends members to an open file and counts the bytes."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._hash = xxhash.xxh3_64()
+        self.size_bytes = 0
+
+    def add(self, name: str, pieces: Pieces) -> Placement:
+        """Append one member and return where its data lies.
+
+        Raises:
+            PackError: The member has 8 GiB or more.
+        """
+        views = [_view(piece) for piece in pieces]
+        size = sum(view.nbytes for view in views)
+        if size >= MEMBER_LIMIT_BYTES:
+            raise PackError(
+                f"member {name}: {size} bytes; a tar member ends below {MEMBER_LIMIT_BYTES} (8 "
+                f"GiB); keep fewer layers"
+                " or tokens, or cut the trace"
+            )
+        info = tarfile.TarInfo(name)
+        info.size = size
+        self._write(info.tobuf(tarfile.USTAR_FORMAT))
+        offset = self.size_bytes
+        digest = xxhash.xxh3_64()
+        for view in views:
+            digest.update(view)
+            self._write(view)
+        self._write(bytes(-size % BLOCK_BYTES))
+        return Placement(offset, size, digest.intdigest())
+
+    def finish(self) -> int:
+        """Write the end of the archive and return the XXH3-64 of the whole shard."""
+        self._write(bytes(END_BYTES))
+        return self._hash.intdigest()
+
+    def _write(self, data: bytes | memoryview) -> None:
+        self._file.write(data)
+        self._hash.update(data)
+        self.size_bytes += len(data)

@@ -1,0 +1,85 @@
+"""float16 without infinities that were not there: layers beyond 65,504 get a power-of-two scale.
+
+A power of two divides exactly, so what is lost is only what float16 loses of any number, relative
+to the layer's scale; the decoder multiplies the factor back (``hidden_scale.npy``, float32
+``[L]``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wdsbench.errors import PackError
+
+HALF_MAX = 65504.0
+
+
+@dataclass(frozen=True)
+class HalfStates:
+    """Hidden states as they are stored.
+
+    Attributes:
+        values: float16 ``[L, T, D]``.
+        scale: float32 ``[L]``, or None where every factor is 1.
+        max_abs: float64 ``[L]``: largest finite magnitude of the input.
+        infinities: int64 ``[L]``: infinities that were in the input.
+        error_max: float64 ``[L]``: largest difference between a scaled layer's input and what
+            decodes from it; 0 where the scale is 1.
+    """
+
+    values: NDArray[np.float16]
+    scale: NDArray[np.float32] | None
+    max_abs: NDArray[np.float64]
+    infinities: NDArray[np.int64]
+    error_max: NDArray[np.float64]
+
+
+def to_half(hidden: NDArray[Any], *, overflow: str = "scale") -> HalfStates:
+    """Return ``[L, T, D]`` float states as float16.
+
+    Args:
+        hidden: float16, float32 or float64.
+        overflow: ``"scale"`` or ``"error"``: what happens to layers beyond 65,504.
+
+    Raises:
+        PackError: NaN (the layer is named), or a layer beyond float16 under ``overflow="error"``.
+    """
+    layers = hidden.shape[0]
+    flat = hidden.reshape(layers, -1)
+    finite = np.isfinite(flat)
+    infinities = np.zeros(layers, np.int64)
+    magnitudes = np.abs(flat)
+    if not finite.all():
+        nan_layers = np.flatnonzero(np.isnan(flat).any(axis=1))
+        if nan_layers.size:
+            raise PackError(
+                f"hidden state of layer {nan_layers[0]} holds NaN; the trace cannot be used"
+            )
+        infinities = (~finite).sum(axis=1)
+        magnitudes = np.where(finite, magnitudes, 0)
+    max_abs = magnitudes.max(axis=1, initial=0).astype(np.float64)
+    error_max = np.zeros(layers, np.float64)
+    wide = np.flatnonzero(max_abs > HALF_MAX)
+    if not wide.size:
+        return HalfStates(_c_half(hidden), None, max_abs, infinities, error_max)
+    if overflow == "error":
+        raise PackError(
+            f"layer {wide[0]} reaches {max_abs[wide[0]]:g}, float16 ends at {HALF_MAX:g}; pack "
+            f"with --overflow scale"
+        )
+    scale = np.ones(layers, np.float32)
+    scale[wide] = np.exp2(np.ceil(np.log2(max_abs[wide] / HALF_MAX)))
+    values = _c_half(hidden / scale[:, None, None])
+    for layer in wide:
+        kept = finite[layer]
+        decoded = values[layer].reshape(-1)[kept].astype(np.float64) * float(scale[layer])
+        error_max[layer] = np.abs(decoded - flat[layer][kept]).max(initial=0)
+    return HalfStates(values, scale, max_abs, infinities, error_max)
+
+
+def _c_half(values: NDArray[Any]) -> NDArray[np.float16]:
+    return np.ascontiguousarray(values.astype(np.float16, copy=False))

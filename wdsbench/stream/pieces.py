@@ -1,0 +1,98 @@
+"""The shard list: shards cut into pieces so that every reader gets an equal share.
+
+WebDataset's splitters deal whole list entries: entry i goes to reader ``i % readers``. So the
+samples of an epoch, shards in shuffled order, are cut into one contiguous share a reader (sizes
+differ by one sample at most), each share into pieces that lie within one shard, and the pieces are
+listed in the order of the deal, with empty ones where a reader has fewer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from wdsbench.shards.index import DatasetIndex
+from wdsbench.stream.assign import this_consumer
+from wdsbench.stream.order import order_rng
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Samples ``[first, first + count)`` of one shard.
+
+    Attributes:
+        url: The shard, as the index names it.
+        shard: Its number in the index.
+        first: First sample, from the start of the shard.
+        count: Samples; 0 for a piece that only fills the deal.
+    """
+
+    url: str
+    shard: int
+    first: int
+    count: int
+
+
+def share_of(samples: int, reader: int, readers: int) -> range:
+    """Return the positions of an epoch of ``samples`` that fall to one reader."""
+    return range(samples * reader // readers, samples * (reader + 1) // readers)
+
+
+def cut_pieces(
+    index: DatasetIndex, split: str | None, *, readers: int, seed: int, epoch: int, shuffle: bool
+) -> list[Piece]:
+    """Return an epoch's pieces in the order of the deal; every sample of the split is in exactly
+    one.
+    """
+    shards = index.shards_of(split)
+    if shuffle:
+        order_rng("shards", seed, epoch).shuffle(shards)
+    sizes = [index.file.shardlist[shard].nsamples for shard in shards]
+    total = sum(sizes)
+    shares = [
+        _cut_share(index, shards, sizes, share_of(total, reader, readers))
+        for reader in range(readers)
+    ]
+    longest = max(len(share) for share in shares)
+    empty = Piece("", 0, 0, 0)
+    return [share[i] if i < len(share) else empty for i in range(longest) for share in shares]
+
+
+def _cut_share(
+    index: DatasetIndex, shards: list[int], sizes: list[int], share: range
+) -> list[Piece]:
+    pieces: list[Piece] = []
+    start = 0
+    for shard, size in zip(shards, sizes, strict=True):
+        first, last = max(share.start, start), min(share.stop, start + size)
+        if first < last:
+            pieces.append(
+                Piece(index.file.shardlist[shard].url, shard, first - start, last - first)
+            )
+        start += size
+    return pieces
+
+
+class PieceList:
+    """First stage of a pipeline: yields the pieces of the current ``epoch``."""
+
+    def __init__(
+        self, index: DatasetIndex, split: str | None, *, seed: int = 0, shuffle: bool = True
+    ) -> None:
+        self._index = index
+        self._split = split
+        self._seed = seed
+        self._shuffle = shuffle
+        self.epoch = 0
+
+    def __call__(self) -> Iterator[Piece]:
+        """Yield every piece of the epoch, for the splitters to deal."""
+        readers = this_consumer().count
+        yield from cut_pieces(
+            self._index,
+            self._split,
+            readers=readers,
+            seed=self._seed,
+            epoch=self.epoch,
+            shuffle=self._shuffle,
+        )
