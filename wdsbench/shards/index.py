@@ -22,7 +22,6 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationErr
 
 from wdsbench.errors import ShardError
 from wdsbench.records import SPLITS, FieldSpec
-from wdsbench.shards.members import HIDDEN
 from wdsbench.shards.table import TableSpec, map_table
 
 INDEX_NAME = "index.json"
@@ -167,6 +166,10 @@ class DatasetIndex:
                 "column question_offset does not fit the samples", shard=str(self.folder)
             )
 
+    def __reduce__(self) -> tuple[Any, tuple[Path]]:
+        """Travel to another process as a path: the table is mapped there, not copied."""
+        return type(self).open, (self.folder,)
+
     def __len__(self) -> int:
         """Return the number of samples in all splits."""
         return len(self.columns["key"])
@@ -257,6 +260,3 @@ class DatasetIndex:
     def member_name(self, row: int, member: str) -> str:
         """Return the full name of a sample's member inside its shard."""
         return f"{self.key(row)}.{member}"
-
-
-__all__ = ["HIDDEN", "INDEX_NAME", "DatasetIndex", "IndexFile"]

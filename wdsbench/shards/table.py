@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, NonNegativeInt
 
 from wdsbench.errors import ShardError
-from wdsbench.shards.files import atomic_file
+from wdsbench.files import atomic_file
 
 ALIGN_BYTES = 64
 

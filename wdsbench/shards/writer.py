@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wdsbench.errors import PackError
+from wdsbench.files import atomic_file, sync_folder, temp_path
 from wdsbench.records import SPLITS
-from wdsbench.shards.files import TEMP_SUFFIX, atomic_file, sync_folder
 from wdsbench.shards.index import (
     INDEX_NAME,
     FieldEntry,
@@ -40,9 +40,7 @@ MEGABYTE = 1_000_000
 
 #: What a killed run of ours can leave behind.
 _LEFTOVERS = (
-    f"*.tar{TEMP_SUFFIX}",
-    f"*.bin{TEMP_SUFFIX}",
-    f"{INDEX_NAME}{TEMP_SUFFIX}",
+    ".*.tmp",
     "samples-*.bin",
     *(f"{split}-[0-9][0-9][0-9][0-9][0-9][0-9].tar" for split in SPLITS),
 )
@@ -190,7 +188,7 @@ class DatasetWriter:
     def _start(self, split: str) -> _OpenShard:
         path = self.folder / f"{split}-{len(self._closed[split]):06d}.tar"
         # Closed, flushed and renamed in _close; abort() closes it too.
-        file = path.with_name(path.name + TEMP_SUFFIX).open("wb")
+        file = temp_path(path).open("wb")
         self._open[split] = _OpenShard(path, file, TarWriter(file))
         return self._open[split]
 
@@ -200,7 +198,7 @@ class DatasetWriter:
         shard.file.flush()
         os.fsync(shard.file.fileno())
         shard.file.close()
-        shard.path.with_name(shard.path.name + TEMP_SUFFIX).replace(shard.path)
+        temp_path(shard.path).replace(shard.path)
         del self._open[split]
         entry = ShardEntry(
             url=shard.path.name,

@@ -1,0 +1,208 @@
+"""decode_rows on hand-made members: every dtype, scales, bounds, and damage with its place."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import pytest
+
+from wdsbench import _core
+
+L, T, D = 4, 5, 6
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Iterator[BinaryIO]:
+    with (tmp_path / "members").open("w+b") as opened:
+        yield opened
+
+
+def put(file: BinaryIO, array: np.ndarray[Any, Any]) -> tuple[int, int]:
+    """Append a member at an odd place and return (offset, size)."""
+    stream = io.BytesIO()
+    np.save(stream, array)
+    file.seek(0, io.SEEK_END)
+    file.write(b"odd")
+    offset = file.tell()
+    file.write(stream.getvalue())
+    file.flush()
+    return offset, len(stream.getvalue())
+
+
+def job(
+    file: BinaryIO,
+    member: tuple[int, int],
+    *,
+    scale: tuple[int, int] = (0, 0),
+    tokens: int = T,
+    first: int = 0,
+    count: int = T,
+    target: int = 0,
+    stride: int = T * D,
+) -> list[int]:
+    return [file.fileno(), *member, *scale, tokens, first, count, target, stride]
+
+
+def decode(
+    jobs: list[list[int]], out: np.ndarray[Any, Any], layers: Any = range(L), **options: Any
+) -> np.ndarray[Any, Any]:
+    arguments = {"layers_stored": L, "features": D, "token_padded": 0, "bf16": False, "threads": 2}
+    _core.decode_rows(
+        np.array(jobs, np.int64).reshape(-1, 10),
+        np.array(list(layers), np.int64),
+        out=out,
+        **{**arguments, **options},
+    )
+    return out
+
+
+def states(dtype: Any = np.float16, seed: int = 0) -> np.ndarray[Any, Any]:
+    return (np.random.default_rng(seed).normal(size=(L, T, D)) * 10).astype(dtype)
+
+
+@pytest.mark.parametrize(
+    "dtype", ["<f2", "<f4", "<f8", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "|b1"]
+)
+@pytest.mark.parametrize("threads", [1, 3])
+def test_every_dtype(file: BinaryIO, dtype: str, threads: int) -> None:
+    values = np.abs(states()).astype(dtype)
+    out = decode([job(file, put(file, values))], np.empty(L * T * D, np.float32), threads=threads)
+    np.testing.assert_array_equal(out.reshape(L, T, D), values.astype(np.float32))
+
+
+def test_bf16_bits(file: BinaryIO) -> None:
+    values = states(np.float32)
+    bits = (values.view(np.uint32) >> 16).astype(np.uint16)
+    out = decode([job(file, put(file, bits))], np.empty(L * T * D, np.float32), bf16=True)
+    expected = (bits.astype(np.uint32) << 16).view(np.float32)
+    np.testing.assert_array_equal(out.reshape(L, T, D), expected)
+
+
+def test_scale_is_multiplied_back(file: BinaryIO) -> None:
+    values, scale = states(), np.array([1, 2, 1, 64], np.float32)
+    places = put(file, values), put(file, scale)
+    out = decode([job(file, places[0], scale=places[1])], np.empty(L * T * D, np.float32))
+    expected = values.astype(np.float32) * scale[:, None, None]
+    np.testing.assert_array_equal(out.reshape(L, T, D), expected)
+
+
+def test_scale_with_chosen_layers_and_tokens(file: BinaryIO) -> None:
+    values, scale = states(), np.array([1, 2, 4, 8], np.float32)
+    places = put(file, values), put(file, scale)
+    row = job(file, places[0], scale=places[1], first=1, count=2, stride=2 * D)
+    out = decode([row], np.empty(3 * 2 * D, np.float32), layers=[3, 0, 1])
+    expected = (values.astype(np.float32) * scale[:, None, None])[[3, 0, 1], 1:3]
+    np.testing.assert_array_equal(out.reshape(3, 2, D), expected)
+
+
+def test_more_bytes_than_the_scratch_holds(file: BinaryIO) -> None:
+    values = np.random.default_rng(1).normal(size=(2, 40, 3001)).astype(np.float16)
+    row = job(file, put(file, values), tokens=40, count=40, stride=40 * 3001)
+    out = decode(
+        [row], np.empty(values.size, np.float32), layers=[0, 1], layers_stored=2, features=3001
+    )
+    np.testing.assert_array_equal(out.reshape(values.shape), values.astype(np.float32))
+
+
+def test_padding_is_zero_and_nothing_else_is_touched(file: BinaryIO) -> None:
+    values = states()
+    out = np.full(2 + L * 7 * D + 3, 99, np.float32)
+    row = job(file, put(file, values), target=2, stride=7 * D)
+    decode([row], out, token_padded=7)
+    body = out[2:-3].reshape(L, 7, D)
+    np.testing.assert_array_equal(body[:, :T], values.astype(np.float32))
+    assert (body[:, T:] == 0).all()
+    assert (out[:2] == 99).all()
+    assert (out[-3:] == 99).all()
+
+
+def test_many_samples_on_many_threads(file: BinaryIO) -> None:
+    every = [states(seed=i) for i in range(50)]
+    rows = [job(file, put(file, v), target=i * L * T * D) for i, v in enumerate(every)]
+    out = decode(rows, np.empty(50 * L * T * D, np.float32), threads=8)
+    np.testing.assert_array_equal(out.reshape(50, L, T, D), np.stack(every).astype(np.float32))
+
+
+def test_no_samples_and_no_layers(file: BinaryIO) -> None:
+    decode([], np.empty(0, np.float32))
+    decode([job(file, put(file, states()))], np.empty(0, np.float32), layers=[])
+
+
+# (how the member is broken, kind)
+WRONG_MEMBERS: list[tuple[str, np.ndarray[Any, Any], str]] = [
+    ("layers", np.zeros((L + 1, T, D), np.float16), "shape"),
+    ("tokens", np.zeros((L, T - 1, D), np.float16), "shape"),
+    ("axes", np.zeros((L, T * D), np.float16), "shape"),
+    ("dtype", np.zeros((L, T, D), np.complex64), "dtype"),
+]
+
+
+@pytest.mark.parametrize(
+    ("array", "kind"), [row[1:] for row in WRONG_MEMBERS], ids=[row[0] for row in WRONG_MEMBERS]
+)
+def test_a_wrong_member_is_named(file: BinaryIO, array: np.ndarray[Any, Any], kind: str) -> None:
+    good, bad = put(file, states()), put(file, array)
+    rows = [job(file, good), job(file, good), job(file, bad)]
+    with pytest.raises(_core.FormatError) as caught:
+        decode(rows, np.empty(L * T * D, np.float32))
+    assert (caught.value.kind, caught.value.sample, caught.value.member) == (kind, 2, "hidden")
+    assert bad[0] <= caught.value.offset_bytes < bad[0] + bad[1]
+
+
+def test_a_wrong_scale_is_named(file: BinaryIO) -> None:
+    places = put(file, states()), put(file, np.ones(L + 1, np.float32))
+    with pytest.raises(_core.FormatError) as caught:
+        decode([job(file, places[0], scale=places[1])], np.empty(L * T * D, np.float32))
+    assert (caught.value.kind, caught.value.member) == ("shape", "hidden_scale")
+
+
+def test_a_file_that_ends_too_soon(file: BinaryIO) -> None:
+    offset, size = put(file, states())
+    file.truncate(offset + size - 10)
+    with pytest.raises(_core.FormatError, match="10 bytes of the member are missing") as caught:
+        decode([job(file, (offset, size))], np.empty(L * T * D, np.float32))
+    assert (caught.value.kind, caught.value.offset_bytes) == ("truncated", offset + size - 10)
+
+
+def test_a_descriptor_that_is_not_open(file: BinaryIO) -> None:
+    row = job(file, put(file, states()))
+    row[0] = 987
+    with pytest.raises(_core.FormatError, match="Bad file descriptor") as caught:
+        decode([row], np.empty(L * T * D, np.float32))
+    assert caught.value.kind == "io"
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "message"),
+    [
+        ({"target": 1}, {}, "outside the batch buffer"),
+        ({"stride": T * D + 1}, {}, "outside the batch buffer"),
+        ({"stride": 2**61}, {}, "outside the batch buffer"),
+        ({"target": 2**62}, {}, "outside the batch buffer"),
+        ({"first": 1}, {}, r"tokens \[1, 6\) are not among the 5 stored"),
+        ({"first": 2**62, "count": 2**62}, {}, "not among the 5 stored"),
+        ({}, {"token_padded": T + 1}, "outside the batch buffer"),
+        ({}, {"layers": [L]}, "layer 4 is not one of the 4 stored"),
+        ({"target": -1}, {}, "row 0, column 8 is negative"),
+    ],
+)
+def test_places_outside_the_buffer(
+    file: BinaryIO, changes: dict[str, int], options: dict[str, Any], message: str
+) -> None:
+    row = job(file, put(file, states()), **changes)
+    with pytest.raises(ValueError, match=message):
+        decode([row], np.empty(L * T * D, np.float32), **options)
+
+
+def test_arrays_are_never_converted(file: BinaryIO) -> None:
+    row = job(file, put(file, states()))
+    with pytest.raises(TypeError, match="out: must be a C-contiguous NumPy array of float32"):
+        decode([row], np.empty(L * T * D, np.float64))
+    read_only = np.empty(L * T * D, np.float32)
+    read_only.flags.writeable = False
+    with pytest.raises(ValueError, match="out: is read-only"):
+        decode([row], read_only)

@@ -1,0 +1,391 @@
+"""Batches against the raw traces they were packed from: every layout, choice and way to run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import reference
+import torch
+from builders import LAYERS, Packed, make_dataset, make_raw, write_pickle, write_scores
+
+from wdsbench import Batch, TraceLoader
+from wdsbench.errors import DecodeError, ShardError, WdsbenchError
+from wdsbench.pack import pack
+
+TOKEN_CHOICES = ["all", "answer", 1, 3, 50, ("first", 1), ("first", 4)]
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Packed:
+    return make_dataset(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def equal(tmp_path_factory: pytest.TempPathFactory) -> Packed:
+    return make_dataset(tmp_path_factory.mktemp("equal"), tokens=7)
+
+
+def wanted(packed: Packed, question_id: str, tokens: Any, layers: Any = None) -> Any:
+    """Return what the loader should give of a trace: float32 ``[L, k, D]``."""
+    raw = packed.raws[question_id]
+    places = reference.token_range(tokens, len(raw["tokens"]), raw["prompt_length"])
+    hidden = packed.hidden(question_id)[:, list(places)]
+    return hidden if layers is None else hidden[layers]
+
+
+def check_once(batches: Iterable[Batch], packed: Packed) -> list[Batch]:
+    """Check labels, scores and that every trace comes once; return the batches."""
+    kept = list(batches)
+    seen = [question_id for batch in kept for question_id in batch.question_ids]
+    assert sorted(seen) == sorted(packed.raws)
+    for batch in kept:
+        for i, question_id in enumerate(batch.question_ids):
+            raw, score = packed.raws[question_id], packed.scores[question_id]
+            assert batch.score[i].item() == np.float32(score)
+            assert batch.label[i].item() == float(score < 0.5)
+            assert batch.token_count[i].item() == len(raw["tokens"])
+            assert batch.prompt_length[i].item() == raw["prompt_length"]
+    return kept
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_one_token_stacks(packed: Packed, workers: int) -> None:
+    loader = TraceLoader(packed.folder, split=None, batch_size=7, num_workers=workers)
+    for batch in check_once(loader, packed):
+        assert batch.hidden is not None
+        assert batch.hidden.shape == (len(batch), LAYERS, 8)
+        assert batch.hidden.dtype == torch.float32
+        for i, question_id in enumerate(batch.question_ids):
+            expected = wanted(packed, question_id, "last")[:, 0]
+            np.testing.assert_array_equal(batch.hidden[i].numpy(), expected)
+
+
+@pytest.mark.parametrize("tokens", TOKEN_CHOICES)
+@pytest.mark.parametrize("layers", [None, [2, 0], slice(1, None), -1])
+def test_pad(packed: Packed, tokens: Any, layers: Any) -> None:
+    loader = TraceLoader(
+        packed.folder, split=None, tokens=tokens, layers=layers, layout="pad", batch_size=7
+    )
+    for batch in check_once(loader, packed):
+        assert batch.hidden is not None
+        assert batch.lengths is not None
+        assert batch.hidden.shape[2] == batch.lengths.max()
+        for i, question_id in enumerate(batch.question_ids):
+            expected = wanted(packed, question_id, tokens, [layers] if layers == -1 else layers)
+            count = int(batch.lengths[i])
+            assert count == expected.shape[1]
+            np.testing.assert_array_equal(batch.hidden[i, :, :count].numpy(), expected)
+            assert not batch.hidden[i, :, count:].any()
+
+
+@pytest.mark.parametrize("tokens", TOKEN_CHOICES)
+@pytest.mark.parametrize("layers", [None, [2, 0]])
+def test_jagged(packed: Packed, tokens: Any, layers: Any) -> None:
+    loader = TraceLoader(
+        packed.folder, split=None, tokens=tokens, layers=layers, layout="jagged", batch_size=7
+    )
+    for batch in check_once(loader, packed):
+        assert batch.hidden is not None
+        assert batch.offsets is not None
+        assert batch.hidden.shape[1] == batch.offsets[-1]
+        for i, question_id in enumerate(batch.question_ids):
+            start, end = batch.offsets[i : i + 2].tolist()
+            expected = wanted(packed, question_id, tokens, layers)
+            np.testing.assert_array_equal(batch.hidden[:, start:end].numpy(), expected)
+
+
+@pytest.mark.parametrize("tokens", ["all", 2, ("first", 3)])
+def test_stack_of_equal_lengths(equal: Packed, tokens: Any) -> None:
+    for batch in check_once(TraceLoader(equal.folder, split=None, tokens=tokens), equal):
+        assert batch.hidden is not None
+        for i, question_id in enumerate(batch.question_ids):
+            expected = wanted(equal, question_id, tokens)
+            np.testing.assert_array_equal(batch.hidden[i].numpy(), expected)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("layers", [None, [2, 0]])
+def test_graphs_are_what_pyg_collates(packed: Packed, workers: int, layers: Any) -> None:
+    from torch_geometric.data import Batch as GraphBatch
+    from torch_geometric.data import Data
+
+    loader = TraceLoader(
+        packed.folder, split=None, layout="graph", layers=layers, batch_size=7, num_workers=workers
+    )
+    for batch in check_once(loader, packed):
+        graphs = []
+        for question_id in batch.question_ids:
+            raw, hidden = packed.raws[question_id], packed.hidden(question_id)
+            for layer in layers or range(LAYERS):
+                edges = reference.mean_edges(raw["attentions"][layer], "top", 0.35)
+                index = torch.tensor([[j, i] for j, i, _ in edges], dtype=torch.int64).T
+                weight = torch.tensor([[float(w)] for _, _, w in edges])
+                x = torch.from_numpy(hidden[layer])
+                graphs.append(Data(x=x, edge_index=index, edge_attr=weight))
+        expected = GraphBatch.from_data_list(graphs)
+        for name in ("x", "edge_index", "edge_attr", "batch", "ptr"):
+            assert torch.equal(batch.graph[name], expected[name]), name
+            assert batch.graph[name].dtype == expected[name].dtype
+        assert batch.graph.num_graphs == expected.num_graphs
+        for ours, theirs in zip(batch.graph.to_data_list(), graphs, strict=True):
+            assert torch.equal(ours.edge_index, theirs.edge_index)
+            assert torch.equal(ours.x, theirs.x)
+        assert torch.equal(batch.graph.get_example(2).edge_attr, graphs[2].edge_attr)
+
+
+def test_logprobs_and_meta(packed: Packed) -> None:
+    fields = ("logprobs", "meta")
+    for batch in check_once(TraceLoader(packed.folder, split=None, fields=fields), packed):
+        assert batch.hidden is None
+        assert batch.logprobs is not None
+        assert batch.meta is not None
+        for i, question_id in enumerate(batch.question_ids):
+            raw = packed.raws[question_id]
+            np.testing.assert_array_equal(batch.logprobs[i], raw["token_logprobs"])
+            assert batch.meta[i]["answer"] == raw["generated_answer_clean"]
+            assert batch.meta[i]["prompt_length"] == raw["prompt_length"]
+
+
+# torch suggests no more workers than cores.
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker processes:UserWarning")
+@pytest.mark.parametrize("workers", [0, 2, 3])
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("batch_size", [1, 7, 1000])
+def test_len_is_exact(packed: Packed, workers: int, drop_last: bool, batch_size: int) -> None:
+    loader = TraceLoader(
+        packed.folder,
+        split=None,
+        batch_size=batch_size,
+        drop_last=drop_last,
+        num_workers=workers,
+        fields=(),
+    )
+    batches = list(loader)
+    assert len(batches) == len(loader)
+    if drop_last:
+        assert {len(batch) for batch in batches} <= {batch_size}
+
+
+def order(loader: TraceLoader) -> list[str]:
+    return [key for batch in loader for key in batch.keys]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_epochs_differ_and_repeat(packed: Packed, workers: int) -> None:
+    def make() -> TraceLoader:
+        return TraceLoader(packed.folder, split=None, num_workers=workers, fields=(), seed=5)
+
+    loader = make()
+    first, second = order(loader), order(loader)
+    assert sorted(first) == sorted(second)
+    assert first != second
+    again = make()
+    again.set_epoch(1)
+    assert order(again) == second
+    assert order(make()) == first
+
+
+def test_shuffle_zero_is_the_order_of_the_shards(packed: Packed) -> None:
+    loader = TraceLoader(packed.folder, split=None, shuffle=0, fields=())
+    assert order(loader) == [loader.index.key(row) for row in range(len(loader.index))]
+    assert order(loader) == order(loader)
+
+
+def test_batches_may_be_kept(packed: Packed) -> None:
+    kept = list(TraceLoader(packed.folder, split=None, batch_size=1))
+    for batch in kept:
+        assert batch.hidden is not None
+        expected = wanted(packed, batch.question_ids[0], "last")[:, 0]
+        np.testing.assert_array_equal(batch.hidden[0].numpy(), expected)
+
+
+def test_two_loaders_at_once_and_one_inside_the_other(packed: Packed) -> None:
+    outer = TraceLoader(packed.folder, split="val", batch_size=2)
+    inner = TraceLoader(packed.folder, split="test", batch_size=3, seed=1)
+    alone = order(TraceLoader(packed.folder, split="test", batch_size=3, seed=1))
+    for _ in outer:
+        inner.set_epoch(0)
+        assert order(inner) == alone
+    pairs = zip(outer, TraceLoader(packed.folder, split="train", batch_size=2), strict=False)
+    assert sum(1 for _ in pairs) == len(outer)
+
+
+def test_stats(packed: Packed) -> None:
+    loader = TraceLoader(packed.folder, split=None, tokens="all", layout="pad", batch_size=7)
+    check_once(loader, packed)
+    assert loader.stats.samples == 60
+    assert loader.stats.batches == len(loader)
+    raw = sum(2 * packed.hidden(question_id).size for question_id in packed.raws)
+    assert loader.stats.bytes_read == raw
+    assert loader.stats.loader_seconds > 0
+
+
+def test_an_early_break_leaves_no_worker(packed: Packed) -> None:
+    import multiprocessing
+
+    for _ in TraceLoader(packed.folder, split=None, num_workers=2, batch_size=1):
+        break
+    for child in multiprocessing.active_children():
+        child.join(10)
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({"split": "dev"}, ValueError, "split 'dev'"),
+        ({"fields": "hidden"}, TypeError, "pass a tuple"),
+        ({"fields": ("states",)}, ValueError, "'states' is not one of hidden, logprobs, meta"),
+        ({"fields": ("sketch",)}, ValueError, "not stored by this version"),
+        ({"layers": [3]}, ValueError, "3 is not one of the 3 stored"),
+        ({"layers": []}, ValueError, "chooses none"),
+        ({"tokens": "first"}, ValueError, "tokens: 'first' is not one of"),
+        ({"tokens": 0}, ValueError, "tokens: 0 is not one of"),
+        ({"tokens": ("last", 2)}, ValueError, "is not one of"),
+        ({"layout": "heap"}, ValueError, "layout: 'heap' is not one of"),
+        ({"batch_size": 0}, ValueError, "batch_size: 0"),
+        ({"shuffle": -1}, ValueError, "shuffle: -1"),
+        ({"threads": 0}, ValueError, "threads: 0"),
+        ({"num_workers": -1}, ValueError, "num_workers: -1"),
+        ({"verify": "trust"}, ValueError, "'trust' is not one of header, hash"),
+        ({"tokens": "all"}, DecodeError, "use layout='pad' or 'jagged'"),
+    ],
+)
+def test_wrong_arguments(
+    packed: Packed, arguments: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        TraceLoader(packed.folder, **arguments)
+
+
+def pack_raws(folder: Path, raws: list[dict[str, Any]]) -> Path:
+    write_pickle(folder / "t.pkl", raws)
+    scores = write_scores(folder / "s.csv", {raw["question_id"]: 1.0 for raw in raws})
+    pack([str(folder / "t.pkl")], folder / "shards", scores=scores)
+    return folder / "shards"
+
+
+def test_unknown_prompt_length_refuses_the_answer_alone(tmp_path: Path) -> None:
+    raws = [make_raw(f"q{i}", seed=i) for i in range(4)]
+    for raw in raws:
+        del raw["prompt_length"], raw["token_logprobs"]
+    shards = pack_raws(tmp_path, raws)
+    with pytest.raises(DecodeError, match="4 samples have no prompt length"):
+        TraceLoader(shards, split=None, tokens="answer", layout="pad")
+    (batch,) = TraceLoader(shards, split=None, fields=("hidden", "logprobs"))
+    assert batch.prompt_length.tolist() == [-1] * 4
+    assert batch.logprobs == [None] * 4
+
+
+def test_states_of_the_last_step_alone(tmp_path: Path) -> None:
+    raws = [make_raw(f"q{i}", seed=i, tokens=5) for i in range(4)]
+    for raw in raws:
+        raw["hidden_states"] = [layer[-1:] for layer in raw["hidden_states"]]
+    shards = pack_raws(tmp_path, raws)
+    (batch,) = TraceLoader(shards, split=None, tokens="last")
+    assert batch.hidden is not None
+    for i, question_id in enumerate(batch.question_ids):
+        expected = np.stack(raws[int(question_id[1:])]["hidden_states"])[:, 0]
+        np.testing.assert_array_equal(batch.hidden[i].numpy(), expected.astype(np.float32))
+    for choice in ({"tokens": "last_answer"}, {"layout": "graph"}):
+        with pytest.raises(DecodeError, match="the states of one token only"):
+            TraceLoader(shards, split=None, **choice)
+
+
+def test_graphs_without_attention_name_the_remedy(tmp_path: Path) -> None:
+    raws = [make_raw(f"q{i}", seed=i) for i in range(4)]
+    del raws[2]["attentions"]
+    with pytest.raises(DecodeError, match="1 samples hold no edges; repack with --attention edges"):
+        TraceLoader(pack_raws(tmp_path, raws), split=None, layout="graph")
+
+
+def patch(path: Path, offset: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(data)
+
+
+# (what is broken, member, bytes from its start, new bytes, words)
+DAMAGE = [
+    ("magic", "hidden.npy", 0, b"XX", "not an npy member"),
+    ("dtype", "hidden.npy", 21, b"<f4", "needs .* bytes, the member has"),
+    ("grammar", "hidden.npy", 10, b"?", "expected '{'"),
+    ("edge index", "edges_index.npy", 128, b"\xff", "edge 255 -> "),
+    ("edge weight", "edges_weight.npy", 128, b"\x00\x7c", "is not finite"),
+    ("pointer", "edges_ptr.npy", 128, b"\x01", "pointers start at 0"),
+    ("pointer end", "edges_ptr.npy", 128 + 4 * LAYERS, b"\x01\x00\x00\x00", "never fall"),
+    ("meta", "meta.json", 0, b"]", "not JSON"),
+]
+
+
+@pytest.mark.parametrize(
+    ("member", "at", "data", "words"), [row[1:] for row in DAMAGE], ids=[row[0] for row in DAMAGE]
+)
+@pytest.mark.parametrize("workers", [0, 1])
+def test_damage_names_shard_member_and_byte(
+    tmp_path: Path, member: str, at: int, data: bytes, words: str, workers: int
+) -> None:
+    packed = make_dataset(tmp_path, traces=20)
+    loader = TraceLoader(
+        packed.folder, split=None, layout="graph", fields=("hidden", "meta"), num_workers=workers
+    )
+    index, row = loader.index, 7
+    shard = index.shard_path(int(index.columns["shard"][row]))
+    offset = int(index.member(member, "offset")[row])
+    patch(shard, offset + at, data)
+    with pytest.raises(WdsbenchError, match=words) as caught:
+        list(loader)
+    assert str(shard) in str(caught.value)
+    assert index.member_name(row, member) in str(caught.value)
+    if workers == 0:
+        assert isinstance(caught.value, DecodeError)
+        assert caught.value.member == index.member_name(row, member)
+        if member != "meta.json":
+            size = int(index.member(member, "size")[row])
+            assert caught.value.offset_bytes is not None
+            assert offset <= caught.value.offset_bytes <= offset + size
+
+
+def test_a_flipped_payload_bit_is_found_by_hash_alone(tmp_path: Path) -> None:
+    packed = make_dataset(tmp_path, traces=20)
+    options: dict[str, Any] = {"split": None, "tokens": "all", "layout": "pad"}
+    loader = TraceLoader(packed.folder, verify="hash", **options)
+    check_once(loader, packed)
+    index, row = loader.index, 7
+    shard = index.shard_path(int(index.columns["shard"][row]))
+    patch(shard, int(index.member("hidden.npy", "offset")[row]) + 200, b"\x55")
+    assert len(list(TraceLoader(packed.folder, **options))) == len(loader)
+    with pytest.raises(DecodeError, match="XXH3 differs") as caught:
+        list(loader)
+    assert caught.value.member == index.member_name(row, "hidden.npy")
+
+
+def test_a_shard_cut_under_an_open_reader(tmp_path: Path) -> None:
+    packed = make_dataset(tmp_path, traces=40, shard_mb=10)
+    loader = TraceLoader(packed.folder, split="train", batch_size=4, shuffle=0)
+    batches = iter(loader)
+    next(batches)
+    shard = loader.index.shard_path(0)
+    size = shard.stat().st_size
+    os.truncate(shard, size // 3)
+    with pytest.raises(ShardError, match="bytes of the member are missing") as caught:
+        list(batches)
+    assert caught.value.shard == str(shard)
+    assert caught.value.offset_bytes is not None
+    assert size // 3 <= caught.value.offset_bytes < size
+
+
+@pytest.mark.gpu
+def test_batches_arrive_on_the_device(packed: Packed) -> None:
+    for layout in ("stack", "graph"):
+        loader = TraceLoader(packed.folder, split=None, layout=layout, device="cuda")
+        for batch in loader:
+            moved = batch.graph.x if layout == "graph" else batch.hidden
+            assert moved is not None
+            assert moved.is_cuda
+            assert batch.label.is_cuda

@@ -1,0 +1,49 @@
+"""The slow, obvious twin of every fast path: what the numbers must be."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+QUIET_BIT = np.uint32(1 << 22)
+
+
+def widen_half(bits: NDArray[np.uint16]) -> NDArray[np.uint32]:
+    """Return the float32 bits of float16 bits; NumPy keeps signalling NaNs, the contract quiets."""
+    values = bits.view(np.float16).astype(np.float32)
+    out = values.view(np.uint32).copy()
+    out[np.isnan(values)] |= QUIET_BIT
+    return out
+
+
+def mean_edges(
+    attention: NDArray[Any], kind: str, value: float
+) -> list[tuple[int, int, np.float16]]:
+    """Return (j, i, weight) of one layer's ``[H, T, T]`` attention, ordered by i, then j."""
+    mean = attention.astype(np.float64).sum(axis=0) / attention.shape[0]
+    mean = mean.astype(np.float32)
+    edges = []
+    for i in range(1, mean.shape[0]):
+        if kind == "top":
+            k = max(1, math.floor(value * i))
+            chosen = sorted(sorted(range(i), key=lambda j, row=mean[i]: (-row[j], j))[:k])
+        else:
+            chosen = [j for j in range(i) if float(mean[i, j]) >= value]
+        edges += [(j, i, np.float16(mean[i, j])) for j in chosen]
+    return edges
+
+
+def token_range(choice: Any, tokens: int, prompt_length: int) -> range:
+    """Return the token positions that a loader's ``tokens=`` means for one trace."""
+    if choice in ("last", "last_answer"):
+        return range(tokens - 1, tokens)
+    if choice == "all":
+        return range(tokens)
+    if choice == "answer":
+        return range(prompt_length, tokens)
+    if isinstance(choice, tuple):
+        return range(min(choice[1], tokens))
+    return range(max(tokens - choice, 0), tokens)

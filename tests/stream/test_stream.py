@@ -1,0 +1,136 @@
+"""Pieces, their deal and the order: every sample once, equal shares, new order every epoch."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import webdataset
+from builders import Packed, make_dataset
+
+from wdsbench.errors import ShardError
+from wdsbench.shards.index import DatasetIndex
+from wdsbench.stream import EpochShuffle, PieceList, SampleRows, cut_pieces, this_consumer
+from wdsbench.stream.files import ShardFiles
+from wdsbench.stream.pieces import share_of
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Packed:
+    return make_dataset(tmp_path_factory.mktemp("data"), traces=101)
+
+
+@pytest.fixture(scope="module")
+def index(packed: Packed) -> DatasetIndex:
+    return DatasetIndex.open(packed.folder)
+
+
+def deal(index: DatasetIndex, ranks: int, workers: int, epoch: int = 0) -> list[list[int]]:
+    """Return the rows of every reader, dealt as WebDataset's splitters deal."""
+    pieces = cut_pieces(index, None, readers=ranks * workers, seed=1, epoch=epoch, shuffle=True)
+    rows = SampleRows(index)
+    return [
+        list(rows(islice(islice(pieces, rank, None, ranks), worker, None, workers)))
+        for rank in range(ranks)
+        for worker in range(workers)
+    ]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 8])
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_every_sample_once_in_equal_shares(index: DatasetIndex, ranks: int, workers: int) -> None:
+    shares = deal(index, ranks, workers)
+    assert sorted(row for share in shares for row in share) == list(range(len(index)))
+    sizes = [len(share) for share in shares]
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_more_readers_than_samples(index: DatasetIndex) -> None:
+    shares = deal(index, 40, 5)
+    assert sorted(row for share in shares for row in share) == list(range(len(index)))
+
+
+@pytest.mark.parametrize("split", ["train", "val", "test"])
+def test_a_split_is_its_shards(index: DatasetIndex, split: str) -> None:
+    pieces = cut_pieces(index, split, readers=2, seed=0, epoch=0, shuffle=True)
+    rows = list(SampleRows(index)(pieces))
+    place = ("train", "val", "test").index(split)
+    assert sorted(rows) == [r for r in range(len(index)) if index.columns["split"][r] == place]
+
+
+def test_unknown_split(index: DatasetIndex) -> None:
+    with pytest.raises(ValueError, match="split 'dev' is not one of train, val, test"):
+        cut_pieces(index, "dev", readers=1, seed=0, epoch=0, shuffle=False)
+
+
+@pytest.mark.parametrize(("samples", "readers"), [(0, 3), (1, 3), (10, 3), (7, 7)])
+def test_shares_are_a_partition(samples: int, readers: int) -> None:
+    joined = [i for reader in range(readers) for i in share_of(samples, reader, readers)]
+    assert joined == list(range(samples))
+
+
+def pipeline(index: DatasetIndex, *, seed: int, epoch: int, shuffle: int = 20) -> list[int]:
+    pieces, buffer = PieceList(index, None, seed=seed), EpochShuffle(shuffle, seed=seed)
+    pieces.epoch = buffer.epoch = epoch
+    stages = (webdataset.split_by_node, webdataset.split_by_worker, SampleRows(index), buffer)
+    return list(webdataset.DataPipeline(pieces, *stages))
+
+
+def test_order_is_a_function_of_seed_and_epoch(index: DatasetIndex) -> None:
+    first = pipeline(index, seed=0, epoch=0)
+    assert sorted(first) == list(range(len(index)))
+    assert pipeline(index, seed=0, epoch=0) == first
+    assert pipeline(index, seed=0, epoch=1) != first
+    assert pipeline(index, seed=1, epoch=0) != first
+
+
+def test_a_buffer_larger_than_the_data_mixes_everything(index: DatasetIndex) -> None:
+    rows = pipeline(index, seed=0, epoch=0, shuffle=10_000)
+    # Among 101 shuffled samples the first half of the shards is spread over the whole order.
+    early = [place for place, row in enumerate(rows) if row < 50]
+    assert min(early) < 20
+    assert max(early) > 80
+
+
+def test_stages_can_be_pickled(index: DatasetIndex) -> None:
+    pieces = pickle.loads(pickle.dumps(PieceList(index, "train", seed=4)))
+    assert list(pieces()) == list(PieceList(index, "train", seed=4)())
+
+
+def test_stray_worker_variables_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORKER", "0")
+    monkeypatch.setenv("NUM_WORKERS", "4")
+    with pytest.raises(RuntimeError, match="WORKER and NUM_WORKERS"):
+        this_consumer()
+
+
+def test_files_are_opened_once_and_bounded(index: DatasetIndex) -> None:
+    shards = len(index.file.shardlist)
+    files = ShardFiles(index, limit=3)
+    first = files.descriptors([0, 0, 1])
+    assert first[0] == first[1] != first[2]
+    assert files.descriptors([0, 1]) == [first[0], first[2]]
+    open_before = len(list(Path("/proc/self/fd").iterdir()))
+    for shard in range(shards):
+        files.descriptors([shard])
+    assert len(list(Path("/proc/self/fd").iterdir())) <= open_before + 1
+    every = files.descriptors(list(range(shards)))
+    assert len(set(every)) == shards
+    files.close()
+
+
+def test_a_missing_or_cut_shard_is_named(tmp_path: Path) -> None:
+    packed = make_dataset(tmp_path)
+    index = DatasetIndex.open(packed.folder)
+    path = index.shard_path(2)
+    size = path.stat().st_size
+    os.truncate(path, size - 512)
+    with pytest.raises(ShardError, match=f"has {size - 512} bytes, the index says {size}") as cut:
+        ShardFiles(index).descriptors([2])
+    assert (cut.value.shard, cut.value.offset_bytes) == (str(path), size - 512)
+    path.unlink()
+    with pytest.raises(ShardError, match="No such file"):
+        ShardFiles(index).descriptors([2])

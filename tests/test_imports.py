@@ -1,0 +1,89 @@
+"""The arrows between rooms point down only, and importing does nothing."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "wdsbench"
+CSRC = PACKAGE.parent / "csrc"
+
+#: What every room may use.
+FLOOR = {"records", "errors", "progress", "files", "_core"}
+
+#: Room -> rooms it may import (the floor apart).
+ALLOWED: dict[str, set[str]] = {
+    "traces": set(),
+    "shards": set(),
+    "stream": {"shards"},
+    "ring": set(),
+    "detect": set(),
+    "loader": {"stream", "ring", "shards"},
+    "pack": {"traces", "shards"},
+    "llm": {"traces", "shards"},
+    "view": {"traces", "stream", "detect"},
+    "train": {"loader", "detect", "view"},
+    "demo": {"llm", "pack", "train"},
+    "cli": {"demo", "llm", "pack", "train", "detect"},
+}
+
+#: Rooms that must work where torch is not installed.
+WITHOUT_TORCH = (
+    "wdsbench",
+    "wdsbench.pack",
+    "wdsbench.stream",
+    "wdsbench.shards",
+    "wdsbench.cli.main",
+)
+
+
+def imported_rooms(path: Path) -> set[str]:
+    rooms = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        names: list[str] = []
+        if isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            names = [
+                f"{module}.{alias.name}" if module == "wdsbench" else module for alias in node.names
+            ]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        rooms |= {name.split(".")[1] for name in names if name.startswith("wdsbench.")}
+    return rooms
+
+
+@pytest.mark.parametrize("room", sorted(ALLOWED))
+def test_arrows_point_down(room: str) -> None:
+    for path in sorted((PACKAGE / room).rglob("*.py")):
+        # The package's own name gives the version and the loader, which is fetched lazily.
+        extra = imported_rooms(path) - ALLOWED[room] - FLOOR - {room, "__version__", "TraceLoader"}
+        assert not extra, f"{path.relative_to(PACKAGE)} imports {sorted(extra)}"
+
+
+def test_every_room_is_listed() -> None:
+    rooms = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    assert rooms == set(ALLOWED)
+
+
+def test_python_headers_stay_in_their_room() -> None:
+    for path in CSRC.rglob("*.[ch]pp"):
+        if path.parent.name != "python":
+            text = path.read_text(encoding="utf-8")
+            assert "pybind11" not in text, path
+            assert "Python.h" not in text, path
+            assert "torch" not in text, path
+
+
+def test_packing_and_streaming_import_without_torch() -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        f"for name in {WITHOUT_TORCH!r}: __import__(name)\n"
+        "import wdsbench.traces.read"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""

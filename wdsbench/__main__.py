@@ -1,0 +1,6 @@
+"""``python -m wdsbench``: the same as the ``wdsbench`` program."""
+
+from wdsbench.cli.main import main
+
+if __name__ == "__main__":
+    main()
