@@ -1,0 +1,115 @@
+"""The program from the outside: help, exit codes, one-line errors, JSON, and the whole job."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from builders import Packed, make_dataset
+
+import wdsbench
+from wdsbench.cli.main import main
+
+COMMANDS = ("demo", "extract", "score", "pack", "train")
+ROOT = Path(__file__).parents[2]
+
+
+def run(*words: str) -> int:
+    """Run one command in this process and return its exit code."""
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    code = ended.value.code
+    return code if isinstance(code, int) else int(code is not None)
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Packed:
+    return make_dataset(tmp_path_factory.mktemp("data"), traces=120)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_shows_one_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(command, "--help") == 0
+    assert f"Example: wdsbench {command}" in capsys.readouterr().out
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--version") == 0
+    assert capsys.readouterr().out == f"wdsbench {wdsbench.__version__}\n"
+
+
+def test_an_unknown_command_or_option_is_code_2() -> None:
+    assert run("unpickle") == 2
+    assert run("pack", "--no-such-option") == 2
+
+
+def test_an_error_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("train", str(tmp_path), "--out", str(tmp_path / "run")) == 1
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert error.startswith("wdsbench: error: ")
+    assert "no data set here" in error
+
+
+def test_traceback_is_shown_when_asked(tmp_path: Path) -> None:
+    with pytest.raises(wdsbench.ShardError):
+        main(["train", str(tmp_path), "--traceback"])
+
+
+def test_a_wrong_word_is_an_error_before_anything_is_read(
+    packed: Packed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--traces", str(packed.folder.parent / "traces_data/*"), "--out", str(tmp_path / "o"))
+    assert run("pack", *words, "--attention", "full") == 1
+    assert "'full' is not packed by this version" in capsys.readouterr().err
+    assert not (tmp_path / "o").exists()
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        [sys.executable, "-m", "wdsbench", "pack"],
+        [sys.executable, str(ROOT / "tools" / "pack_shards.py")],
+    ],
+    ids=["module", "tool"],
+)
+def test_pack_from_a_shell(packed: Packed, tmp_path: Path, program: list[str]) -> None:
+    data = packed.folder.parent
+    done = subprocess.run(
+        [
+            *program,
+            *("--traces", str(data / "traces_data" / "*.pkl*")),
+            *("--scores", str(data / "scores.csv")),
+            *("--out", str(tmp_path / "out"), "--json"),
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert report["samples"] == 120
+    assert sum(split["samples"] for split in report["splits"].values()) == 120
+    assert (tmp_path / "out" / "index.json").exists()
+
+
+def test_train_writes_what_it_says(
+    packed: Packed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    words = ("--detector", "length,logprob_mean", "--detector", "lstm", "--epochs", "1")
+    assert run("train", str(packed.folder), "--out", str(out), *words, "--json") == 0
+    printed = json.loads(capsys.readouterr().out.splitlines()[-1])
+    stored = json.loads((out / "results.json").read_text())
+    assert printed == stored
+    assert set(stored["detectors"]) == {"length", "logprob_mean", "lstm"}
+    for figures in stored["detectors"].values():
+        low, high = figures["auroc_interval"]
+        assert 0 <= low <= figures["auroc"] <= high <= 1
+        assert figures["n_pos"] + figures["n_neg"] == stored["dataset"]["splits"]["test"]["n"]
+    assert (out / "metrics.jsonl").read_text().count("\n") == 1
+    for name in ("roc.png", "curves.png"):
+        assert (out / name).read_bytes().startswith(b"\x89PNG")
+    assert (out / "checkpoints" / "lstm").is_dir()

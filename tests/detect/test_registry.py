@@ -1,0 +1,44 @@
+"""Names, and that listing them costs nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from wdsbench.detect.registry import DETECTOR_NAMES, DetectorShape, detector_spec
+
+
+def test_every_entry_is_complete() -> None:
+    assert DETECTOR_NAMES[:3] == ("length", "logprob_mean", "logprob_min")
+    for name in DETECTOR_NAMES:
+        spec = detector_spec(name)
+        assert spec.name == name
+        closed_form = spec.kind == "closed_form"
+        assert (spec.score is not None) == closed_form
+        assert (spec.build is None) == (spec.inputs is None) == closed_form
+        if spec.build is not None:
+            module = spec.build(DetectorShape(num_layers=2, num_features=4, hidden=3))
+            assert module.get_submodule("scale") is not None
+
+
+def test_needs_are_the_loaders_arguments() -> None:
+    assert detector_spec("lstm").needs.arguments() == {
+        "fields": ("hidden",),
+        "tokens": "last_answer",
+        "layout": "stack",
+    }
+    assert detector_spec("gnn").needs.layout == "graph"
+    assert detector_spec("gnn").needs.members[0][0] == "edges_index.npy"
+    assert detector_spec("length").needs.fields == ()
+
+
+def test_unknown_name_lists_the_known_ones() -> None:
+    with pytest.raises(ValueError, match=r"'lsmt' is not one of length, .*did you mean 'lstm'\?"):
+        detector_spec("lsmt")
+
+
+def test_listing_names_imports_no_torch() -> None:
+    code = "import sys, wdsbench.detect; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,126 @@
+"""Checkpoints come back as they were saved, and damaged ones are refused by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from train.planted import FakeStore, make_samples
+
+from wdsbench.detect.registry import DETECTOR_NAMES, DetectorShape, detector_spec
+from wdsbench.errors import DetectorError
+from wdsbench.train.checkpoint import CARD_NAME, load_detector, save_detector
+from wdsbench.train.fitted import FittedDetector
+from wdsbench.train.loop import seeded
+
+SHAPE = DetectorShape(num_layers=3, num_features=8, hidden=6)
+
+
+def fitted(name: str) -> FittedDetector:
+    spec = detector_spec(name)
+    if spec.build is None:
+        return FittedDetector(spec, sign=-1, threshold=-2.5)
+    with seeded(0, name):
+        module = spec.build(SHAPE)
+        with torch.no_grad():
+            for buffer in module.buffers():
+                if buffer.is_floating_point() and buffer.dim() == 2:
+                    buffer.copy_(torch.rand_like(buffer) + 0.5)
+    return FittedDetector(spec, SHAPE, module.eval(), layers=(0, 1, 2), threshold=0.4)
+
+
+@pytest.mark.parametrize("name", DETECTOR_NAMES)
+def test_scores_are_the_same_after_a_round_trip(name: str, tmp_path: Path) -> None:
+    detector = fitted(name)
+    card = save_detector(detector, tmp_path / name)
+    loaded = load_detector(tmp_path / name)
+    assert load_detector(card).threshold == detector.threshold
+    assert (loaded.spec, loaded.sign, loaded.layers) == (
+        detector.spec,
+        detector.sign,
+        detector.layers,
+    )
+    needs = detector.spec.needs
+    store = FakeStore(make_samples(40, signal=1, seed=0))
+    loader = store(
+        "x", split="test", **needs.arguments(), batch_size=4, shuffle=0, seed=0, layers=None
+    )
+    scores = detector.scores(loader)
+    assert len(scores) == 8
+    assert loaded.scores(loader) == scores
+
+
+def test_saving_again_leaves_one_pair_of_files(tmp_path: Path) -> None:
+    save_detector(fitted("lstm"), tmp_path)
+    detector = fitted("lstm")
+    assert detector.module is not None
+    with torch.no_grad():
+        next(detector.module.parameters()).zero_()
+    save_detector(detector, tmp_path)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names[0] == CARD_NAME
+    assert len(names) == 2
+    loaded = load_detector(tmp_path).module
+    assert loaded is not None
+    assert not next(loaded.parameters()).any()
+
+
+def test_same_detector_gives_same_bytes(tmp_path: Path) -> None:
+    for place in ("a", "b"):
+        save_detector(fitted("gnn"), tmp_path / place)
+    files = [{f.name: f.read_bytes() for f in (tmp_path / p).iterdir()} for p in ("a", "b")]
+    assert files[0] == files[1]
+
+
+def test_card_is_readable(tmp_path: Path) -> None:
+    card = json.loads(save_detector(fitted("gnn"), tmp_path).read_text())
+    assert card["detector"] == "gnn"
+    assert card["threshold"] == 0.4
+    assert card["shape"]["num_features"] == 8
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"detector": "oracle"}, "'oracle' is not one of"),
+        ({"format": 2}, "format"),
+        ({"weights": "../../elsewhere.safetensors"}, "weights"),
+        ({"weights": "weights-0123456789abcdef.safetensors"}, "cannot be used as weights"),
+        ({"weights": None}, "needs a shape and weights"),
+        ({"shape": {"num_layers": 3}}, "shape.num_features"),
+        ({"extra": 1}, "extra"),
+        (
+            {
+                "shape": {
+                    "num_layers": 4,
+                    "num_features": 8,
+                    "hidden": 6,
+                    "depth": 2,
+                    "dropout": 0.3,
+                }
+            },
+            "size mismatch",
+        ),
+    ],
+)
+def test_damaged_card_is_refused(change: dict[str, object], words: str, tmp_path: Path) -> None:
+    path = save_detector(fitted("lstm"), tmp_path)
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(DetectorError, match=words) as caught:
+        load_detector(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_damaged_files_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DetectorError, match="no checkpoint"):
+        load_detector(tmp_path)
+    path = save_detector(fitted("lstm"), tmp_path)
+    weights = next(tmp_path.glob("weights-*"))
+    weights.write_bytes(weights.read_bytes()[:100])
+    with pytest.raises(DetectorError, match="cannot be used"):
+        load_detector(tmp_path)
+    path.write_text("{")
+    with pytest.raises(DetectorError, match="Invalid JSON"):
+        load_detector(tmp_path)

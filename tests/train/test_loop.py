@@ -1,0 +1,224 @@
+"""The training loop: it finds what is there, nothing where nothing is, and the same thing twice."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from train.planted import FakeLoader, FakeStore, Sample, make_samples
+
+from wdsbench.detect.registry import DetectorShape, detector_spec
+from wdsbench.detect.scale import RunningMoments
+from wdsbench.errors import DetectorError
+from wdsbench.records import Batch
+from wdsbench.train.config import TrainConfig
+from wdsbench.train.loop import EpochRecord, FitResult, fit, score_batches, seeded
+from wdsbench.train.metrics import auroc
+from wdsbench.train.source import read_examples
+
+QUICK = TrainConfig(epochs=12, batch_size=32, hidden=16, patience=4, learning_rate=3e-3)
+
+
+def loader(samples: list[Sample], name: str, split: str, shuffle: int = 0) -> FakeLoader:
+    return FakeStore(samples)(
+        "x",
+        split=split,
+        **detector_spec(name).needs.arguments(),
+        batch_size=QUICK.batch_size,
+        shuffle=shuffle,
+        seed=0,
+    )
+
+
+def fit_once(
+    samples: list[Sample], name: str, config: TrainConfig = QUICK
+) -> tuple[FitResult, torch.nn.Module, float]:
+    """Return the fit, the detector and its AUROC on the test split."""
+    spec = detector_spec(name)
+    assert spec.build is not None
+    assert spec.inputs is not None
+    moments = RunningMoments()
+    for batch in loader(samples, "lstm", "train"):
+        assert batch.hidden is not None
+        moments.update(batch.hidden)
+    val = loader(samples, name, "val")
+    with seeded(config.seed, name):
+        module = spec.build(DetectorShape(3, 8, hidden=config.hidden))
+        module.scale.set_moments(*moments.finish())  # type: ignore[union-attr, operator]
+        result = fit(
+            module,
+            spec.inputs,
+            loader(samples, name, "train", shuffle=1000),
+            val,
+            read_examples(val),
+            config,
+        )
+        test = loader(samples, name, "test")
+        examples = read_examples(test)
+        scores = examples.align(score_batches(module, spec.inputs, test))
+    return result, module, auroc(examples.known_labels, scores[examples.known])
+
+
+@pytest.mark.parametrize("name", ["lstm", "gnn"])
+def test_planted_signal_is_found(name: str) -> None:
+    # The best possible AUROC is Phi(2 * sqrt(3) / sqrt(2)) = 0.993.
+    _, _, found = fit_once(make_samples(800, signal=2.0, seed=1), name)
+    assert found > 0.9
+
+
+@pytest.mark.parametrize("name", ["lstm", "gnn"])
+def test_nothing_is_found_where_nothing_is(name: str) -> None:
+    # Standard error of AUROC with 100 + 100 test samples is 0.04.
+    _, _, found = fit_once(make_samples(1000, signal=0.0, seed=2), name)
+    assert abs(found - 0.5) < 0.13
+
+
+@pytest.mark.parametrize("name", ["lstm", "gnn"])
+def test_same_seed_gives_same_numbers(name: str) -> None:
+    samples = make_samples(300, signal=1.0, seed=3)
+    config = replace(QUICK, epochs=3)
+    first, second = fit_once(samples, name, config), fit_once(samples, name, config)
+    for one, other in zip(first[0].records, second[0].records, strict=True):
+        assert (one.loss, one.val_auroc) == (other.loss, other.val_auroc)
+    weights = [module.state_dict() for module in (first[1], second[1])]
+    assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
+    changed = fit_once(samples, name, replace(config, seed=1))
+    assert changed[0].records[0].loss != first[0].records[0].loss
+
+
+def test_best_epoch_is_kept_and_training_stops_without_progress() -> None:
+    samples = make_samples(400, signal=0.5, seed=4)
+    config = replace(QUICK, epochs=60, patience=3, learning_rate=1e-2)
+    result, module, _ = fit_once(samples, "lstm", config)
+    aurocs = [record.val_auroc for record in result.records]
+    assert result.best_epoch == int(np.argmax(aurocs))
+    assert len(aurocs) == result.best_epoch + 1 + 3
+    assert [r.epoch for r in result.records if r.best][-1] == result.best_epoch
+    val = loader(samples, "lstm", "val")
+    examples = read_examples(val)
+    spec = detector_spec("lstm")
+    assert spec.inputs is not None
+    scores = examples.align(score_batches(module, spec.inputs, val))
+    assert auroc(examples.labels, scores) == pytest.approx(aurocs[result.best_epoch])
+    assert not module.training
+
+
+def test_unlabelled_samples_are_left_out_and_counted() -> None:
+    samples = make_samples(300, signal=2.0, seed=5)
+    train = [place for place, sample in enumerate(samples) if sample.split == "train"]
+    for place in train[:40]:  # more than a whole batch has no label at all
+        samples[place] = replace(samples[place], label=math.nan)
+    val = next(place for place, sample in enumerate(samples) if sample.split == "val")
+    samples[val] = replace(samples[val], label=math.nan)
+    result, _, found = fit_once(samples, "lstm")
+    assert result.unlabelled == 40
+    assert all(math.isfinite(record.loss) for record in result.records)
+    assert found > 0.85
+
+
+def test_unlabelled_samples_do_not_change_the_fit() -> None:
+    class Unshuffled(FakeLoader):
+        def __iter__(self) -> Iterator[Batch]:
+            for batch in super().__iter__():
+                yield batch
+                blank = replace(batch, label=torch.full_like(batch.label, math.nan))
+                yield blank
+
+    samples = make_samples(120, signal=1.0, seed=6)
+    spec = detector_spec("lstm")
+    assert spec.build is not None
+    assert spec.inputs is not None
+    losses = []
+    for kind in (FakeLoader, Unshuffled):
+        train = loader(samples, "lstm", "train")
+        val = loader(samples, "lstm", "val")
+        with seeded(0, "lstm"):
+            module = spec.build(DetectorShape(3, 8, hidden=4, dropout=0.0))
+            batches = kind(**{**vars(train)})
+            config = replace(QUICK, epochs=2)
+            result = fit(module, spec.inputs, batches, val, read_examples(val), config)
+        losses.append([record.loss for record in result.records])
+    assert losses[0] == losses[1]
+
+
+def test_no_label_at_all_is_refused() -> None:
+    samples = make_samples(60, signal=1.0, seed=7)
+    blank = [replace(s, label=math.nan) if s.split == "train" else s for s in samples]
+    with pytest.raises(DetectorError, match="no training sample has a label"):
+        fit_once(blank, "lstm")
+
+
+def test_one_class_in_validation_is_refused() -> None:
+    samples = make_samples(60, signal=1.0, seed=7)
+    same = [replace(s, label=1.0) if s.split == "val" else s for s in samples]
+    with pytest.raises(DetectorError, match="one class only"):
+        fit_once(same, "lstm")
+
+
+def test_states_that_are_not_finite_are_refused() -> None:
+    samples = make_samples(60, signal=1.0, seed=7)
+    last = next(place for place, sample in enumerate(samples) if sample.split == "train")
+    samples[last].hidden[1, -1, 0] = math.nan
+    with pytest.raises(DetectorError, match=r"layers \[1\]"):
+        fit_once(samples, "lstm")
+    samples[last].hidden[1, -1, 0] = 0
+    first = next(place for place, sample in enumerate(samples) if sample.split == "val")
+    samples[first].hidden[1, -1, 0] = math.nan
+    with pytest.raises(DetectorError, match=f"sample {samples[first].key} has score nan"):
+        fit_once(samples, "lstm")
+
+
+def test_epochs_reach_the_loader_and_the_callback() -> None:
+    samples = make_samples(120, signal=1.0, seed=8)
+    train, val = loader(samples, "lstm", "train", shuffle=9), loader(samples, "lstm", "val")
+    spec = detector_spec("lstm")
+    assert spec.build is not None
+    assert spec.inputs is not None
+    seen: list[EpochRecord] = []
+    bars: list[str] = []
+
+    def progress(items: object, total: int | None, what: str) -> object:
+        bars.append(f"{what} {total}")
+        return items
+
+    result = fit(
+        spec.build(DetectorShape(3, 8, hidden=4)),
+        spec.inputs,
+        train,
+        val,
+        read_examples(val),
+        replace(QUICK, epochs=3),
+        on_epoch=seen.append,
+        what="training x",
+        progress=progress,  # type: ignore[arg-type]
+    )
+    assert train.epoch == 2
+    assert seen == result.records
+    assert bars == ["training x 3"]
+    assert all(record.samples_per_second > 0 for record in seen)
+
+
+def test_seeding_gives_the_callers_generator_back() -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(2)
+    torch.manual_seed(5)
+    with seeded(0, "lstm"):
+        one = torch.rand(1)
+    with seeded(0, "gnn"):
+        other = torch.rand(1)
+    assert one != other
+    assert torch.equal(torch.rand(2), expected)
+
+
+def test_sample_that_comes_twice_is_refused() -> None:
+    samples = make_samples(60, signal=1.0, seed=7)
+    spec = detector_spec("lstm")
+    assert spec.build is not None
+    assert spec.inputs is not None
+    test = loader(samples + samples[-1:], "lstm", "test")
+    with pytest.raises(DetectorError, match="1 samples came twice"):
+        score_batches(spec.build(DetectorShape(3, 8, hidden=4)), spec.inputs, test)

@@ -1,0 +1,288 @@
+"""Whole runs on a data set in memory: what is written, what is refused, and no peeking at test."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+from train.planted import FakeLoader, FakeStore, Sample, make_samples
+
+from wdsbench.errors import DecodeError, DetectorError
+from wdsbench.train.checkpoint import load_detector
+from wdsbench.train.config import TrainConfig
+from wdsbench.train.results import Results, load_results
+from wdsbench.train.run import result_files, train
+
+QUICK = TrainConfig(epochs=3, batch_size=32, hidden=8, resamples=1000, learning_rate=5e-3)
+ALL = ("length", "logprob_mean", "logprob_min", "probe_logistic", "lstm", "gnn")
+SAMPLES = make_samples(400, signal=1.5, seed=1, logprob_signal=0.3)
+
+
+def run(
+    samples: list[Sample], names: tuple[str, ...], out: Path, config: TrainConfig = QUICK
+) -> Results:
+    return train("some/shards", names, out, config, open_loader=FakeStore(samples))
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Results, Path]:
+    out = tmp_path_factory.mktemp("run")
+    return run(SAMPLES, ALL, out), out
+
+
+def test_results_have_every_detector_and_every_figure(done: tuple[Results, Path]) -> None:
+    results, out = done
+    written = json.loads((out / "results.json").read_text())
+    assert set(written) == {"detectors", "not_available", "dataset", "config"}
+    assert list(results.detectors) == list(ALL)
+    assert written["not_available"] == {}
+    for entry in written["detectors"].values():
+        low, high = entry["auroc_interval"]
+        assert 0 <= low <= entry["auroc"] <= high <= 1
+        for name in ("auprc", "f1", "accuracy", "fpr95"):
+            assert 0 <= entry[name] <= 1
+        assert entry["n_pos"] + entry["n_neg"] == 80
+    assert written["detectors"]["length"]["ece"] is None
+    assert written["detectors"]["lstm"]["ece"] > 0
+    assert written["detectors"]["gnn"]["epochs"] == 3
+    assert written["detectors"]["gnn"]["seconds_per_epoch"] > 0
+    assert written["detectors"]["gnn"]["parameters"] > 1000
+    assert written["config"]["seed"] == 0
+    assert written["dataset"]["shards"] == "some/shards"
+    assert written["dataset"]["splits"]["train"]["n"] == 240
+    assert written["dataset"]["num_layers"] is None  # the fake loader has no index to say it
+
+
+def test_results_come_back_from_the_file(done: tuple[Results, Path]) -> None:
+    results, out = done
+    assert load_results(out) == results
+    assert list(load_results(out / "results.json").detectors) == list(ALL)
+
+
+def test_planted_signal_is_found_by_whoever_sees_it(done: tuple[Results, Path]) -> None:
+    found = {name: result.auroc for name, result in done[0].detectors.items()}
+    assert found["lstm"] > 0.85
+    assert found["gnn"] > 0.8
+    assert found["probe_logistic"] > 0.8
+    assert abs(found["length"] - 0.5) < 0.2
+
+
+def test_differences_are_to_logprob_mean_and_to_the_best_on_validation(
+    done: tuple[Results, Path],
+) -> None:
+    detectors = done[0].detectors
+    best = max(detectors, key=lambda name: detectors[name].val_auroc)
+    for name, result in detectors.items():
+        for difference, other in (
+            (result.difference_to_logprob_mean, "logprob_mean"),
+            (result.difference_to_best, best),
+        ):
+            if name == other:
+                assert difference is None
+                continue
+            assert difference is not None
+            assert difference.to == other
+            assert difference.difference == pytest.approx(result.auroc - detectors[other].auroc)
+            assert difference.interval[0] <= difference.difference <= difference.interval[1]
+
+
+def test_scores_give_the_reported_figures(done: tuple[Results, Path]) -> None:
+    results, out = done
+    with (out / "scores.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == ["question_id", "key", "label", *ALL]
+    assert [row["key"] for row in rows] == [s.key for s in SAMPLES if s.split == "test"]
+    labels = [int(row["label"]) for row in rows]
+    assert labels == [int(s.label) for s in SAMPLES if s.split == "test"]
+    for name, result in results.detectors.items():
+        scores = np.array([float(row[name]) for row in rows])
+        assert roc_auc_score(labels, scores) == pytest.approx(result.auroc, abs=1e-9)
+        assert np.mean((scores >= result.threshold) == labels) == pytest.approx(result.accuracy)
+
+
+def test_checkpoints_score_as_the_run_did(done: tuple[Results, Path]) -> None:
+    results, out = done
+    with (out / "scores.csv").open(newline="") as file:
+        rows = {row["key"]: row for row in csv.DictReader(file)}
+    for name in ALL:
+        detector = load_detector(out / "checkpoints" / name)
+        assert detector.threshold == results.detectors[name].threshold
+        loader = FakeStore(SAMPLES)(
+            "x", split="test", **detector.spec.needs.arguments(), batch_size=7, shuffle=0, seed=0
+        )
+        for key, score in detector.scores(loader).items():
+            assert score == pytest.approx(float(rows[key][name]), abs=1e-5)
+
+
+def test_metrics_have_one_line_per_epoch(done: tuple[Results, Path]) -> None:
+    lines = [json.loads(line) for line in (done[1] / "metrics.jsonl").read_text().splitlines()]
+    assert [(line["detector"], line["epoch"]) for line in lines] == [
+        (name, epoch) for name in ("lstm", "gnn") for epoch in range(3)
+    ]
+    assert {"loss", "val_auroc", "seconds", "samples_per_second"} <= set(lines[0])
+
+
+def test_every_file_is_there_and_none_is_left_over(done: tuple[Results, Path]) -> None:
+    out = done[1]
+    expected = {
+        "results.json",
+        "report.md",
+        "scores.csv",
+        "metrics.jsonl",
+        "roc.png",
+        "curves.png",
+        "checkpoints",
+    }
+    assert {path.name for path in out.iterdir()} == expected
+    assert {path.name for path in result_files(out)} == expected
+
+
+def test_same_seed_gives_the_same_results(done: tuple[Results, Path], tmp_path: Path) -> None:
+    # In another order and without some of the others: a detector's numbers are its own.
+    again = run(SAMPLES, ("gnn", "lstm", "logprob_mean"), tmp_path)
+    for name, result in again.detectors.items():
+        first = done[0].detectors[name]
+        assert replace(result, seconds_per_epoch=None, difference_to_best=None) == replace(
+            first, seconds_per_epoch=None, difference_to_best=None
+        )
+
+
+def test_sign_is_chosen_on_validation_not_on_test(tmp_path: Path) -> None:
+    # Long answers are hallucinated in validation, short ones in test: the honest AUROC is 0.
+    samples = []
+    for sample in make_samples(300, signal=0.0, seed=2):
+        long = (sample.label == 1) == (sample.split == "val")
+        samples.append(replace(sample, prompt_length=0 if long else 3, hidden=sample.hidden[:, :4]))
+    results = run(samples, ("length",), tmp_path)
+    assert results.detectors["length"].val_auroc == 1
+    assert results.detectors["length"].auroc == 0
+
+
+def test_what_is_not_available_is_recorded_by_name(tmp_path: Path) -> None:
+    samples = [replace(s, logprobs=None, prompt_length=-1) for s in SAMPLES]
+    index = SimpleNamespace(
+        has_member=lambda name: name != "edges_index.npy", num_layers=3, num_features=8
+    )
+    results = train(
+        "x", ALL, tmp_path, replace(QUICK, epochs=1), open_loader=FakeStore(samples, index)
+    )
+    assert list(results.detectors) == ["probe_logistic", "lstm"]
+    assert results.detectors["lstm"].difference_to_logprob_mean is None
+    assert (results.dataset["num_layers"], results.dataset["num_features"]) == (3, 8)
+    reasons = json.loads((tmp_path / "results.json").read_text())["not_available"]
+    assert "prompt length" in reasons["length"]
+    assert "log-probabilities" in reasons["logprob_mean"]
+    assert "log-probabilities" in reasons["logprob_min"]
+    assert "repack with --attention edges" in reasons["gnn"]
+    assert all(reason.startswith("not available: ") for reason in reasons.values())
+    assert "repack with --attention edges" in (tmp_path / "report.md").read_text()
+
+
+def test_what_the_loader_cannot_give_is_recorded_too(tmp_path: Path) -> None:
+    class OnlyLastTokens(FakeStore):
+        def __call__(self, shards: object, **arguments: Any) -> FakeLoader:
+            if arguments["tokens"] == "all":
+                raise DecodeError("traces hold the last token's states only")
+            return super().__call__(shards, **arguments)
+
+    names = ("logprob_mean", "gnn")
+    results = train("x", names, tmp_path, QUICK, open_loader=OnlyLastTokens(SAMPLES))
+    assert list(results.detectors) == ["logprob_mean"]
+    reason = "not available: traces hold the last token's states only"
+    assert results.not_available == {"gnn": reason}
+
+
+def test_nothing_available_is_an_error_and_recorded(tmp_path: Path) -> None:
+    samples = [replace(s, logprobs=None) for s in SAMPLES]
+    with pytest.raises(DetectorError, match="none of the detectors could be run: logprob_mean"):
+        run(samples, ("logprob_mean",), tmp_path)
+    assert "logprob_mean" in json.loads((tmp_path / "results.json").read_text())["not_available"]
+
+
+def test_unlabelled_samples_are_counted_and_scored_but_not_measured(tmp_path: Path) -> None:
+    samples = list(SAMPLES)
+    places = [place for place, sample in enumerate(samples) if sample.split == "test"][:10]
+    for place in places:
+        samples[place] = replace(samples[place], label=math.nan)
+    results = run(samples, ("logprob_mean", "lstm"), tmp_path, replace(QUICK, epochs=1))
+    assert results.dataset["splits"]["test"]["n_unlabelled"] == 10
+    assert results.detectors["lstm"].n_pos + results.detectors["lstm"].n_neg == 70
+    with (tmp_path / "scores.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 80
+    assert [row["label"] for row in rows].count("") == 10
+
+
+@pytest.mark.parametrize("split", ["train", "val", "test"])
+def test_split_with_one_class_is_refused_before_anything_is_written(
+    split: str, tmp_path: Path
+) -> None:
+    samples = [replace(s, label=1.0) if s.split == split else s for s in SAMPLES]
+    with pytest.raises(DetectorError, match=rf"split {split} has \d+ hallucinated, 0 right"):
+        run(samples, ("length",), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_empty_split_is_refused(tmp_path: Path) -> None:
+    samples = [s for s in SAMPLES if s.split != "val"]
+    with pytest.raises(DetectorError, match="split val has 0 hallucinated, 0 right"):
+        run(samples, ("length",), tmp_path)
+
+
+def test_names_are_checked_first(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="'oracle' is not one of"):
+        run(SAMPLES, ("length", "oracle"), tmp_path / "out")
+    with pytest.raises(ValueError, match="no detector"):
+        run(SAMPLES, (), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_loader_is_asked_as_the_detectors_need(tmp_path: Path) -> None:
+    store = FakeStore(SAMPLES)
+    config = replace(QUICK, epochs=1, layers=(0, 1, 2), num_workers=2, threads=1, seed=4)
+    train("x", ("logprob_mean", "gnn"), tmp_path, config, open_loader=store)
+    graphs = [asked for asked in store.opened if asked["layout"] == "graph"]
+    assert {asked["tokens"] for asked in graphs} == {"all"}
+    assert {asked["shuffle"] for asked in graphs if asked["split"] != "train"} == {0}
+    assert 1000 in {asked["shuffle"] for asked in graphs if asked["split"] == "train"}
+    for asked in store.opened:
+        assert asked["layers"] == [0, 1, 2]
+        assert asked["seed"] == 4
+        assert asked["threads"] == 1
+        assert asked["device"] is None
+        assert asked["num_workers"] == (2 if "hidden" in asked["fields"] else 0)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"epochs": 0},
+        {"batch_size": -1},
+        {"learning_rate": 0.0},
+        {"learning_rate": math.nan},
+        {"dropout": 1.0},
+        {"confidence": 95.0},
+        {"layers": ()},
+        {"torch_threads": 0},
+    ],
+)
+def test_impossible_settings_are_refused(change: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(change))} is .*must be"):
+        replace(QUICK, **change)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"detectors": {"lstm": {}}}', "[]"])
+def test_other_files_are_no_results(content: str, tmp_path: Path) -> None:
+    with pytest.raises(DetectorError, match="no results at"):
+        load_results(tmp_path / "results.json")
+    (tmp_path / "results.json").write_text(content)
+    with pytest.raises(DetectorError, match=r"is not a results\.json"):
+        load_results(tmp_path)

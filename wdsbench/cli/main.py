@@ -1,0 +1,74 @@
+"""``wdsbench``: the commands in one program.
+
+Exit code 0, or 1 with one line on stderr that says what was wrong and what to do, or 2 for a wrong
+command line. ``--traceback``, anywhere on the line, shows where an error came from.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import typer
+
+import wdsbench
+from wdsbench.cli import demo, extract, pack, score, train
+from wdsbench.errors import WdsbenchError
+
+TRACEBACK_FLAG = "--traceback"
+
+app = typer.Typer(
+    name="wdsbench",
+    help=(
+        "Pack language model traces into WebDataset shards, stream them at memory speed, and train"
+        " detectors that tell hallucinated answers from right ones."
+    ),
+    epilog="Errors are one line; --traceback anywhere on the line shows where they came from.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"wdsbench {wdsbench.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _version: bool = typer.Option(
+        False,
+        "--version",
+        callback=_print_version,
+        is_eager=True,
+        help="Print the version and exit.",
+    ),
+) -> None:
+    """Hold the options that stand before a command."""
+
+
+for module in (demo, extract, score, pack, train):
+    app.command(module.__name__.rpartition(".")[2], epilog=f"Example: {module.EXAMPLE}")(
+        module.command
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one command and exit with its code.
+
+    A wrong command line, ``--help`` and Ctrl-C are the library's to answer (it exits itself); what
+    is wrong with data or arguments is ours.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    show_traceback = TRACEBACK_FLAG in words
+    words = [word for word in words if word != TRACEBACK_FLAG]
+    try:
+        app(words, prog_name="wdsbench")
+    except (WdsbenchError, ValueError, OSError) as error:
+        if show_traceback:
+            raise
+        print(f"wdsbench: error: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(1)

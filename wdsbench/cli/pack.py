@@ -1,0 +1,93 @@
+"""``wdsbench pack``: raw traces and scores to shards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from wdsbench.cli.terminal import all_words, bar, print_json, stdout
+
+EXAMPLE = (
+    "wdsbench pack --traces 'traces_data/*.pkl*' --scores ground_truth_scores.csv --out shards/"
+)
+
+
+def command(
+    traces: list[str] = typer.Option(
+        ..., help="Raw trace files: a path or a quoted pattern; may be given again."
+    ),
+    out: Path = typer.Option(..., help="Folder of the data set."),
+    scores: Path | None = typer.Option(
+        None, help="CSV with question_id and a score; without it labels come from the files."
+    ),
+    score_column: str | None = typer.Option(
+        None, help="Column of the score [bleurt_score, or the only one]."
+    ),
+    threshold: float = typer.Option(0.5, help="A score below it means hallucinated (label 1)."),
+    missing_score: str = typer.Option("error", help="Trace without a score: error, drop or keep."),
+    attention: str = typer.Option("edges", help="What is kept of attention: edges or none."),
+    edge_rule: str = typer.Option("top:0.35", help="top:SHARE or threshold:WEIGHT."),
+    split_by: str = typer.Option("question", help="question or file: 70/15/15 train, val, test."),
+    overflow: str = typer.Option("scale", help="Layers beyond float16: scale or error."),
+    shard_mb: float = typer.Option(256.0, help="Size at which a shard is closed, in MB."),
+    as_json: bool = typer.Option(False, "--json", help="Print the report as one line of JSON."),
+) -> None:
+    """Pack raw traces (.pkl, .pkl.gz, .pt) into WebDataset shards with an index."""
+    from wdsbench.pack import PackOptions, pack
+
+    kinds = all_words([attention])
+    report = pack(
+        traces,
+        out,
+        scores=scores,
+        options=PackOptions(
+            score_column=score_column,
+            threshold=threshold,
+            missing_score=missing_score,
+            split_by=split_by,
+            attention=() if kinds == ["none"] else tuple(kinds),
+            edge_rule=edge_rule,
+            overflow=overflow,
+            shard_mb=shard_mb,
+        ),
+        progress=bar,
+    )
+    if as_json:
+        print_json(
+            {
+                "out": str(out),
+                "samples": report.samples,
+                "bytes": report.bytes_written,
+                "shards": len(report.index.shardlist),
+                "splits": {name: entry.model_dump() for name, entry in report.index.splits.items()},
+                "dropped": report.dropped,
+                "unlabelled": report.unlabelled,
+                "without_attention": report.without_attention,
+                "remarks": report.remarks,
+            }
+        )
+        return
+    stdout.print(
+        f"{report.samples} samples, {report.bytes_written / 1e6:.1f} MB in"
+        f" {len(report.index.shardlist)} shards -> {out}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    for name, entry in report.index.splits.items():
+        note = "" if entry.samples else " (empty)"
+        stdout.print(
+            f"  {name:5} {entry.samples:7} samples: {entry.hallucinated} hallucinated,"
+            f" {entry.right} right, {entry.unlabelled} unlabelled{note}",
+            highlight=False,
+        )
+    for remark, count in report.remarks.items():
+        stdout.print(f"  note: {count} traces: {remark}", highlight=False, soft_wrap=True)
+    if report.dropped:
+        stdout.print(f"  note: {report.dropped} traces without a score were dropped")
+    if report.without_attention:
+        stdout.print(
+            f"  note: {report.without_attention} traces brought no attention;"
+            " graph detectors are not available",
+            soft_wrap=True,
+        )

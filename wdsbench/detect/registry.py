@@ -1,0 +1,181 @@
+"""Detector names and what stands behind each: how it is built, what it reads, how it is fitted.
+
+Importing this costs nothing (no torch, no torch-geometric): a command line can list the names. What
+a name needs is imported when it is built.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch import Tensor, nn
+
+    from wdsbench.records import Batch
+
+Kind = Literal["closed_form", "probe", "trained"]
+
+
+@dataclass(frozen=True)
+class LoaderNeeds:
+    """What a detector asks of the loader.
+
+    Attributes:
+        fields: ``fields=`` of the loader.
+        tokens: ``tokens=`` of the loader.
+        layout: ``layout=`` of the loader.
+        members: Members every trace must have, each with the remedy where it has not.
+    """
+
+    fields: tuple[str, ...] = ()
+    tokens: str = "last_answer"
+    layout: str = "stack"
+    members: tuple[tuple[str, str], ...] = ()
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the loader's keyword arguments."""
+        return {"fields": self.fields, "tokens": self.tokens, "layout": self.layout}
+
+
+@dataclass(frozen=True)
+class DetectorShape:
+    """Sizes a detector with weights is built from; written beside its weights.
+
+    Attributes:
+        num_layers: L, layers read from each trace.
+        num_features: D, width of a state.
+        hidden: Width inside the detector.
+        depth: LSTM layers.
+        dropout: While training.
+    """
+
+    num_layers: int
+    num_features: int
+    hidden: int = 64
+    depth: int = 2
+    dropout: float = 0.3
+
+
+@dataclass(frozen=True)
+class DetectorSpec:
+    """One entry of the registry.
+
+    Attributes:
+        name: The detector's name everywhere (``--detector``, JSON, plots).
+        kind: ``closed_form``: nothing is fitted but sign and threshold; ``probe``: weights fitted
+            in closed form or by a solver; ``trained``: gradient descent.
+        needs: What is asked of the loader.
+        score: float64 ``[B]`` of a batch (closed form only).
+        build: The module for a shape (all others).
+        inputs: The module's positional arguments, taken from a batch (all others).
+    """
+
+    name: str
+    kind: Kind
+    needs: LoaderNeeds
+    score: Callable[[Batch], NDArray[np.float64]] | None = None
+    build: Callable[[DetectorShape], nn.Module] | None = None
+    inputs: Callable[[Batch], tuple[Tensor, ...]] | None = None
+
+
+def detector_spec(name: str) -> DetectorSpec:
+    """Return the entry of ``name``.
+
+    Raises:
+        ValueError: There is no such detector.
+    """
+    try:
+        return _REGISTRY[name]
+    except KeyError:
+        near = difflib.get_close_matches(name, _REGISTRY, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"detector {name!r} is not one of {', '.join(_REGISTRY)}{hint}") from None
+
+
+def _length(batch: Batch) -> NDArray[np.float64]:
+    from wdsbench.detect import baselines
+
+    return baselines.length(batch)
+
+
+def _logprob_mean(batch: Batch) -> NDArray[np.float64]:
+    from wdsbench.detect import baselines
+
+    return baselines.logprob_mean(batch)
+
+
+def _logprob_min(batch: Batch) -> NDArray[np.float64]:
+    from wdsbench.detect import baselines
+
+    return baselines.logprob_min(batch)
+
+
+def _build_probe_logistic(shape: DetectorShape) -> nn.Module:
+    from wdsbench.detect.probe import LogisticProbe
+
+    return LogisticProbe(shape.num_features, num_layers=shape.num_layers)
+
+
+def _build_lstm(shape: DetectorShape) -> nn.Module:
+    from wdsbench.detect.lstm import LSTMDetector
+
+    return LSTMDetector(
+        shape.num_features,
+        num_layers=shape.num_layers,
+        hidden=shape.hidden,
+        depth=shape.depth,
+        dropout=shape.dropout,
+    )
+
+
+def _build_gnn(shape: DetectorShape) -> nn.Module:
+    from wdsbench.detect.gnn import GNNDetector
+
+    return GNNDetector(
+        shape.num_features,
+        num_layers=shape.num_layers,
+        hidden=shape.hidden,
+        depth=shape.depth,
+        dropout=shape.dropout,
+    )
+
+
+def _hidden(batch: Batch) -> tuple[Tensor, ...]:
+    assert batch.hidden is not None, "the loader was not asked for hidden states"
+    return (batch.hidden,)
+
+
+def _graph(batch: Batch) -> tuple[Tensor, ...]:
+    graph = batch.graph
+    return graph.x, graph.edge_index, graph.edge_attr, graph.ptr
+
+
+_STATES = LoaderNeeds(fields=("hidden",))
+_LOGPROBS = LoaderNeeds(fields=("logprobs",))
+_GRAPHS = LoaderNeeds(
+    fields=("hidden",),
+    tokens="all",
+    layout="graph",
+    members=(("edges_index.npy", "repack with --attention edges"),),
+)
+
+_REGISTRY: dict[str, DetectorSpec] = {
+    spec.name: spec
+    for spec in (
+        DetectorSpec("length", "closed_form", LoaderNeeds(), score=_length),
+        DetectorSpec("logprob_mean", "closed_form", _LOGPROBS, score=_logprob_mean),
+        DetectorSpec("logprob_min", "closed_form", _LOGPROBS, score=_logprob_min),
+        DetectorSpec(
+            "probe_logistic", "probe", _STATES, build=_build_probe_logistic, inputs=_hidden
+        ),
+        DetectorSpec("lstm", "trained", _STATES, build=_build_lstm, inputs=_hidden),
+        DetectorSpec("gnn", "trained", _GRAPHS, build=_build_gnn, inputs=_graph),
+    )
+}
+
+DETECTOR_NAMES: tuple[str, ...] = tuple(_REGISTRY)

@@ -1,0 +1,110 @@
+"""Brings states of all layers to one scale: zero mean and unit spread per layer and feature.
+
+Layers differ in scale by orders of magnitude (the residual stream grows, the final norm cuts it
+back) and single features differ within a layer, so an LSTM fed with raw states sees little but the
+largest few. The moments come from one streaming pass over the training split, cost ``O(L * D)``
+memory and are buffers of the detector: they travel with its weights.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from wdsbench.errors import DetectorError
+
+# States further out than this many standard deviations are cut. The first tokens of a sequence are
+# attention sinks with activations up to a thousand times the usual; beyond ten deviations the sign
+# is all that helps.
+LIMIT = 10.0
+# A feature whose spread is within float32 rounding of its mean is constant; dividing by it would
+# amplify noise.
+RELATIVE_SPREAD = 1e-6
+
+
+class RunningMoments:
+    """Mean and variance over a stream of batches, merged pairwise in float64.
+
+    Source: Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample
+        variances" (1979).
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.mean: Tensor | None = None
+        self.squares: Tensor | None = None
+
+    def update(self, x: Tensor) -> None:
+        """Add the samples of ``x`` (float32 ``[B, L, D]``); nothing of ``x`` is kept."""
+        added = x.shape[0]
+        if added == 0:
+            return
+        variance, mean = torch.var_mean(x.detach(), dim=0, correction=0)
+        mean, squares = mean.double(), variance.double() * added
+        if self.mean is None or self.squares is None:
+            self.count, self.mean, self.squares = added, mean, squares
+            return
+        total = self.count + added
+        shift = mean - self.mean
+        self.mean = self.mean + shift * (added / total)
+        self.squares = self.squares + squares + shift.square() * (self.count * added / total)
+        self.count = total
+
+    def finish(self) -> tuple[Tensor, Tensor]:
+        """Return (mean, std), float32 ``[L, D]``; std is 1 where a feature is constant.
+
+        Raises:
+            DetectorError: There was no sample, or a layer holds a value that is not finite.
+        """
+        if self.mean is None or self.squares is None:
+            raise DetectorError("no training sample to fit the input scale on; pack more traces")
+        damaged = ~torch.isfinite(self.squares).all(dim=1)
+        if bool(damaged.any()):
+            layers = torch.nonzero(damaged).flatten().tolist()
+            raise DetectorError(
+                f"layers {layers} of the training states hold values that are not finite; "
+                "repack the data set or leave these layers out"
+            )
+        std = (self.squares / self.count).sqrt()
+        constant = std <= RELATIVE_SPREAD * self.mean.abs()
+        return self.mean.float(), torch.where(constant, 1.0, std).float()
+
+
+class Standardise(nn.Module):
+    """Subtracts a layer's mean and divides by its standard deviation, feature by feature.
+
+    Attributes:
+        mean: float32 ``[L, D]`` buffer; zeros until `set_moments`.
+        std: float32 ``[L, D]`` buffer; ones until `set_moments`.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, num_layers: int, num_features: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(num_layers, num_features))
+        self.register_buffer("std", torch.ones(num_layers, num_features))
+
+    def set_moments(self, mean: Tensor, std: Tensor) -> None:
+        """Copy ``mean`` and ``std`` (float32 ``[L, D]``) into the buffers."""
+        if mean.shape != self.mean.shape or std.shape != self.std.shape:
+            raise ValueError(
+                f"moments of shapes {tuple(mean.shape)} and {tuple(std.shape)} do not fit a "
+                f"detector of {tuple(self.mean.shape)} (layers, features)"
+            )
+        self.mean.copy_(mean)
+        self.std.copy_(std)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return ``x`` (float32 ``[B, L, D]``) standardised."""
+        return ((x - self.mean) / self.std).clamp(-LIMIT, LIMIT)
+
+    def rows(self, x: Tensor, layer: Tensor) -> Tensor:
+        """Return the rows of ``x`` standardised.
+
+        Args:
+            x: float32 ``[N, D]``.
+            layer: int64 ``[N]``: the layer each row is a state of.
+        """
+        return ((x - self.mean[layer]) / self.std[layer]).clamp(-LIMIT, LIMIT)

@@ -1,0 +1,115 @@
+"""Detectors on disk: one folder, a JSON card and the weights in safetensors.
+
+    detector.json               what it is: name, shape, layers, sign, threshold, name of the
+    weights file weights-<16 hex>.safetensors    named by the XXH3 of its bytes
+
+The card is renamed into place last and names a complete weights file, so a killed writer leaves the
+old pair or the new.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Literal
+
+import pydantic
+import safetensors
+import safetensors.torch
+import xxhash
+
+from wdsbench.detect.registry import DetectorShape, Kind, detector_spec
+from wdsbench.errors import DetectorError
+from wdsbench.train.files import write_json, write_whole
+from wdsbench.train.fitted import FittedDetector
+
+CARD_NAME = "detector.json"
+
+
+class _Shape(pydantic.BaseModel, extra="forbid", strict=True):
+    num_layers: int = pydantic.Field(ge=1)
+    num_features: int = pydantic.Field(ge=1)
+    hidden: int = pydantic.Field(ge=1)
+    depth: int = pydantic.Field(ge=1)
+    dropout: float = pydantic.Field(ge=0, lt=1)
+
+
+class _Card(pydantic.BaseModel, extra="forbid", strict=True):
+    format: Literal[1]
+    detector: str
+    kind: Kind
+    shape: _Shape | None
+    layers: list[int] | None
+    sign: Literal[-1, 1]
+    threshold: float | None
+    weights: str | None = pydantic.Field(pattern=r"^weights-[0-9a-f]{16}\.safetensors$")
+
+
+def save_detector(fitted: FittedDetector, folder: Path) -> Path:
+    """Write ``fitted`` into ``folder`` and return the card's path; older weights are removed."""
+    weights_name: str | None = None
+    if fitted.module is not None:
+        tensors = {
+            name: tensor.detach().cpu().contiguous()
+            for name, tensor in fitted.module.state_dict().items()
+        }
+        content = safetensors.torch.save(tensors)
+        weights_name = f"weights-{xxhash.xxh3_64_hexdigest(content)}.safetensors"
+        write_whole(folder / weights_name, content)
+    card = {
+        "format": 1,
+        "detector": fitted.spec.name,
+        "kind": fitted.spec.kind,
+        "shape": None if fitted.shape is None else asdict(fitted.shape),
+        "layers": None if fitted.layers is None else list(fitted.layers),
+        "sign": fitted.sign,
+        "threshold": fitted.threshold,
+        "weights": weights_name,
+    }
+    write_json(folder / CARD_NAME, card)
+    for old in folder.glob("weights-*.safetensors"):
+        if old.name != weights_name:
+            old.unlink()
+    return folder / CARD_NAME
+
+
+def load_detector(path: str | Path) -> FittedDetector:
+    """Return the detector saved in the folder ``path`` (or with the card ``path``), on the CPU.
+
+    Raises:
+        DetectorError: The card or the weights are missing, damaged, or do not fit each other.
+    """
+    given = Path(path)
+    card_path = given / CARD_NAME if given.is_dir() else given
+    try:
+        card = _Card.model_validate_json(card_path.read_bytes())
+    except OSError as error:
+        raise DetectorError(
+            f"no checkpoint at {given}: {error.strerror}; pass a folder with a {CARD_NAME}"
+        ) from error
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise DetectorError(f"{card_path}: {place or 'content'}: {first['msg']}") from error
+    try:
+        spec = detector_spec(card.detector)
+    except ValueError as error:
+        raise DetectorError(f"{card_path}: {error}") from error
+    layers = None if card.layers is None else tuple(card.layers)
+    if spec.build is None:
+        return FittedDetector(spec, layers=layers, sign=card.sign, threshold=card.threshold)
+    if card.shape is None or card.weights is None:
+        raise DetectorError(f"{card_path}: detector {card.detector} needs a shape and weights")
+    shape = DetectorShape(**card.shape.model_dump())
+    module = spec.build(shape)
+    weights_path = card_path.parent / card.weights
+    try:
+        tensors = safetensors.torch.load_file(weights_path)
+        module.load_state_dict(tensors)
+    except (OSError, safetensors.SafetensorError, RuntimeError) as error:
+        detail = " ".join(str(error).split())
+        raise DetectorError(
+            f"{weights_path}: cannot be used as weights of {card.detector}: {detail}"
+        ) from error
+    module.eval()
+    return FittedDetector(spec, shape, module, layers, card.sign, card.threshold)

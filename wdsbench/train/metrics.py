@@ -1,0 +1,125 @@
+"""How good scores are: labels and scores of the same samples in, plain floats out.
+
+Everywhere ``labels`` is ``[n]`` of 0 (right) and 1 (hallucinated), ``scores`` is float ``[n]`` and
+finite, more meaning hallucinated. Nothing here chooses anything on the data it measures: the
+threshold is an argument.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn import metrics as sklearn_metrics
+
+from wdsbench.errors import DetectorError
+
+# Bins of the calibration error; 15 is what the literature reports (Guo et al. 2017).
+CALIBRATION_BINS = 15
+# The true positive rate at which the false positive rate is read off.
+RECALL = 0.95
+
+
+@dataclass(frozen=True)
+class ThresholdMetrics:
+    """Metrics of the decision ``score >= threshold``."""
+
+    f1: float
+    accuracy: float
+
+
+def checked(labels: ArrayLike, scores: ArrayLike) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+    """Return labels as bool ``[n]`` and scores as float64 ``[n]``.
+
+    Raises:
+        ValueError: Shapes differ, a label is neither 0 nor 1, or a score is not finite.
+        DetectorError: Only one class is present.
+    """
+    truth, values = np.asarray(labels), np.asarray(scores, dtype=np.float64)
+    if truth.ndim != 1 or truth.shape != values.shape:
+        raise ValueError(f"labels {truth.shape} and scores {values.shape} are not both [n]")
+    if not np.isin(truth, (0, 1)).all():
+        raise ValueError("labels hold values other than 0 and 1; leave unknown ones out")
+    if not np.isfinite(values).all():
+        raise ValueError(f"{np.count_nonzero(~np.isfinite(values))} scores are not finite")
+    positives = int(np.count_nonzero(truth))
+    if positives in (0, truth.size):
+        raise DetectorError(
+            f"{positives} hallucinated and {truth.size - positives} right samples: AUROC is not "
+            "defined with one class only; evaluate on a split that has both"
+        )
+    return truth.astype(np.bool_), values
+
+
+def auroc(labels: ArrayLike, scores: ArrayLike) -> float:
+    """Return the area under the ROC curve; ties count half."""
+    return float(sklearn_metrics.roc_auc_score(*checked(labels, scores)))
+
+
+def auprc(labels: ArrayLike, scores: ArrayLike) -> float:
+    """Return the area under the precision-recall curve as average precision (no interpolation)."""
+    return float(sklearn_metrics.average_precision_score(*checked(labels, scores)))
+
+
+def false_positive_rate(labels: ArrayLike, scores: ArrayLike, recall: float = RECALL) -> float:
+    """Return the lowest false positive rate that finds at least ``recall`` of the positives."""
+    false_rate, true_rate, _ = sklearn_metrics.roc_curve(
+        *checked(labels, scores), drop_intermediate=False
+    )
+    return float(false_rate[true_rate >= recall].min())
+
+
+def best_threshold(labels: ArrayLike, scores: ArrayLike) -> float:
+    """Return the threshold with the best F1; to be called on validation data.
+
+    It lies midway between two neighbouring scores, so that it does not hang on one sample's last
+    digit. Among equals the highest is taken: the fewest alarms.
+    """
+    truth, values = checked(labels, scores)
+    order = np.argsort(-values, kind="stable")
+    values, hits = values[order], np.cumsum(truth[order])
+    # Cuts are possible only where the score changes: samples of equal score stand on one side.
+    cuts = np.append(np.flatnonzero(np.diff(values)), values.size - 1)
+    # F1 = 2 TP / (predicted positives + positives).
+    f1 = 2 * hits[cuts] / (cuts + 1 + hits[-1])
+    cut = int(cuts[np.argmax(f1)])
+    if cut == values.size - 1:
+        return float(values[-1])
+    between = float(values[cut] / 2 + values[cut + 1] / 2)
+    # Halving may round down onto the lower neighbour; the upper one then is the threshold.
+    return between if between > values[cut + 1] else float(values[cut])
+
+
+def at_threshold(labels: ArrayLike, scores: ArrayLike, threshold: float) -> ThresholdMetrics:
+    """Return F1 (0 where nothing is found) and accuracy of ``score >= threshold``."""
+    truth, values = checked(labels, scores)
+    found = values >= threshold
+    return ThresholdMetrics(
+        f1=float(sklearn_metrics.f1_score(truth, found, zero_division=0)),
+        accuracy=float(np.mean(found == truth)),
+    )
+
+
+def calibration_error(
+    labels: ArrayLike, probabilities: ArrayLike, bins: int = CALIBRATION_BINS
+) -> float:
+    """Return the expected calibration error of ``probabilities`` of being hallucinated.
+
+    Equal bins over [0, 1]; the mean over bins, weighted by their samples, of |share hallucinated -
+    mean probability|.
+
+    Source: Naeini et al. (2015), in its form for the positive class of two.
+    """
+    truth, values = checked(labels, probabilities)
+    if values.min() < 0 or values.max() > 1:
+        raise ValueError("probabilities lie outside [0, 1]; pass sigmoid outputs")
+    place = np.minimum((values * bins).astype(np.int64), bins - 1)
+    gaps = np.bincount(place, weights=truth - values, minlength=bins)
+    return float(np.abs(gaps).sum() / values.size)
+
+
+def sigmoid(logits: ArrayLike) -> NDArray[np.float64]:
+    """Return the probabilities of ``logits`` without overflow."""
+    probabilities: NDArray[np.float64] = 0.5 * (1 + np.tanh(0.5 * np.asarray(logits, np.float64)))
+    return probabilities

@@ -1,0 +1,148 @@
+"""What a run found: the content of ``results.json`` as records, and back."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from wdsbench.errors import DetectorError
+from wdsbench.train.files import write_json
+
+RESULTS_NAME = "results.json"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """AUROC minus that of another detector on the same test samples.
+
+    Attributes:
+        to: The other detector.
+        difference: Positive: this one is better.
+        interval: Paired bootstrap interval.
+    """
+
+    to: str
+    difference: float
+    interval: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class DetectorResult:
+    """Figures of one detector on the test split; sign, threshold and epoch were chosen on
+    validation.
+
+    Attributes:
+        auroc: Area under the ROC curve.
+        auroc_interval: Its bootstrap interval.
+        auprc: Average precision.
+        f1: At ``threshold``.
+        accuracy: At ``threshold``.
+        threshold: With the best F1 on validation; in units of the scores.
+        fpr95: False positive rate where 95 % of the hallucinated are found.
+        ece: Expected calibration error; None where scores are no probabilities.
+        n_pos: Hallucinated test samples.
+        n_neg: Right test samples.
+        val_auroc: AUROC on validation.
+        parameters: Number of weights.
+        epochs: Epochs that were run; None where nothing was trained.
+        seconds_per_epoch: Of the training pass, likewise.
+        difference_to_logprob_mean: Where that baseline was run too.
+        difference_to_best: To the detector that was best on validation; None for that one itself.
+    """
+
+    auroc: float
+    auroc_interval: tuple[float, float]
+    auprc: float
+    f1: float
+    accuracy: float
+    threshold: float
+    fpr95: float
+    ece: float | None
+    n_pos: int
+    n_neg: int
+    val_auroc: float
+    parameters: int
+    epochs: int | None = None
+    seconds_per_epoch: float | None = None
+    difference_to_logprob_mean: Difference | None = None
+    difference_to_best: Difference | None = None
+
+
+@dataclass(frozen=True)
+class Results:
+    """All detectors of a run.
+
+    Attributes:
+        detectors: By name, in the order they were asked for.
+        not_available: By name the reason why a detector has no figures.
+        dataset: What was read: path, counts per split, layers, features.
+        config: Settings of the run.
+    """
+
+    detectors: dict[str, DetectorResult]
+    not_available: dict[str, str] = field(default_factory=dict)
+    dataset: dict[str, Any] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the content of ``results.json``."""
+        return {
+            "detectors": {name: _result_json(result) for name, result in self.detectors.items()},
+            "not_available": self.not_available,
+            "dataset": self.dataset,
+            "config": self.config,
+        }
+
+
+def write_results(results: Results, path: Path) -> None:
+    """Write ``results`` to ``path`` as JSON, atomically."""
+    write_json(path, results.as_json())
+
+
+def load_results(path: str | Path) -> Results:
+    """Return the results in ``path`` (a ``results.json``, or a folder with one).
+
+    Raises:
+        DetectorError: The file is not there or not of this form.
+    """
+    given = Path(path)
+    file = given / RESULTS_NAME if given.is_dir() else given
+    try:
+        value = json.loads(file.read_text(encoding="utf-8"))
+        found = {name: _result(entry) for name, entry in value["detectors"].items()}
+        asked = [name for name in value["config"].get("detectors", []) if name in found]
+        return Results(
+            # JSON keys are sorted; the order asked for is in the settings.
+            detectors={name: found[name] for name in [*asked, *found]},
+            not_available=value["not_available"],
+            dataset=value["dataset"],
+            config=value["config"],
+        )
+    except OSError as error:
+        raise DetectorError(f"no results at {given}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DetectorError(f"{file} is not a results.json of this version: {error!r}") from error
+
+
+def _result_json(result: DetectorResult) -> dict[str, Any]:
+    value = {**vars(result), "auroc_interval": list(result.auroc_interval)}
+    for name in ("difference_to_logprob_mean", "difference_to_best"):
+        difference: Difference | None = value.pop(name)
+        if difference is not None:
+            value[name] = {**vars(difference), "interval": list(difference.interval)}
+    return value
+
+
+def _result(value: dict[str, Any]) -> DetectorResult:
+    value = {**value, "auroc_interval": _pair(value["auroc_interval"])}
+    for name in ("difference_to_logprob_mean", "difference_to_best"):
+        if name in value:
+            value[name] = Difference(**{**value[name], "interval": _pair(value[name]["interval"])})
+    return DetectorResult(**value)
+
+
+def _pair(value: list[float]) -> tuple[float, float]:
+    low, high = value
+    return low, high

@@ -1,0 +1,1 @@
+"""Looking at traces, data sets and runs."""
