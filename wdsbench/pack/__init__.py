@@ -3,6 +3,7 @@
 ``pack`` is the function behind ``wdsbench pack``. Nothing here imports torch.
 """
 
-from wdsbench.pack.pack import PackOptions, PackReport, pack
+from wdsbench.pack.options import PackOptions
+from wdsbench.pack.pack import PackReport, pack
 
 __all__ = ["PackOptions", "PackReport", "pack"]

@@ -1,0 +1,304 @@
+"""Extraction in batches gives what the model gives alone, in the raw format."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from llm.tiny import FEATURES, HEADS, LAYERS, VOCABULARY, make_model, make_questions, make_tokenizer
+
+import wdsbench
+from wdsbench.llm.errors import ModelError, QuestionError
+from wdsbench.llm.extract import extract
+from wdsbench.llm.model import load_model
+from wdsbench.llm.questions import Question, read_questions
+from wdsbench.records import Trace
+from wdsbench.traces.files import expand_patterns, open_raw
+from wdsbench.traces.read import read_traces
+from wdsbench.traces.unpickle import load_pickle
+
+DEMO = Path(wdsbench.__file__).parent / "demo"
+EOS = VOCABULARY["<eos>"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return make_tokenizer()
+
+
+@pytest.fixture
+def model() -> Any:
+    return make_model()
+
+
+def read_all(folder: Path) -> list[Trace]:
+    return [trace for path in expand_patterns([folder]) for trace in read_traces(path)]
+
+
+def read_raw(path: Path) -> Any:
+    with open_raw(path) as stream:
+        return load_pickle(stream)
+
+
+def assert_equals_lone_pass(trace: Trace, model: Any) -> None:
+    """Compare with a batch of one without any padding: float16's rounding, and 1e-4."""
+    with torch.inference_mode():
+        out = model(
+            input_ids=torch.from_numpy(trace.tokens)[None],
+            output_hidden_states=True,
+            output_attentions=True,
+        )
+    hidden = torch.stack(out.hidden_states[1:])[:, 0].numpy()
+    maps = torch.stack(out.attentions)[:, 0].numpy()
+    rounding = 2.0**-11
+    assert trace.hidden.shape == hidden.shape
+    assert np.all(np.abs(trace.hidden - hidden) <= rounding * np.abs(hidden) + 1e-4)
+    assert trace.attentions is not None
+    assert np.stack(trace.attentions).shape == maps.shape
+    assert np.all(np.abs(np.stack(trace.attentions) - maps) <= rounding * maps + 1e-4)
+    assert trace.prompt_length is not None
+    logprobs = torch.log_softmax(out.logits[0], dim=-1)
+    answer = trace.tokens[trace.prompt_length :]
+    expected = logprobs[trace.prompt_length - 1 : -1].numpy()[np.arange(len(answer)), answer]
+    assert trace.token_logprobs is not None
+    assert np.allclose(trace.token_logprobs, expected, atol=1e-4)
+
+
+def lone_answer(prompt: list[int], model: Any, steps: int) -> list[int]:
+    """Return the greedy answer by one full pass for each token, without a cache."""
+    tokens = list(prompt)
+    for _ in range(steps):
+        with torch.inference_mode():
+            best = int(model(input_ids=torch.tensor([tokens])).logits[0, -1].argmax())
+        if best == EOS:
+            break
+        tokens.append(best)
+    return tokens[len(prompt) :] or [EOS]
+
+
+def test_batches_equal_lone_passes(model: Any, tokenizer: Any, tmp_path: Path) -> None:
+    questions = make_questions(23)
+    report = extract(
+        model,
+        tokenizer,
+        questions,
+        tmp_path,
+        batch_size=4,
+        max_new_tokens=6,
+        traces_per_file=10,
+    )
+    traces = read_all(tmp_path)
+    assert [path.name for path in report.files] == [
+        "batch_0001.pkl.gz",
+        "batch_0002.pkl.gz",
+        "batch_0003.pkl.gz",
+    ]
+    assert [trace.question_id for trace in traces] == [q.question_id for q in questions]
+    assert (report.traces, report.tokens) == (23, sum(len(trace.tokens) for trace in traces))
+    assert len({len(trace.tokens) for trace in traces}) > 5  # otherwise nothing was padded
+    for trace, question in zip(traces, questions, strict=True):
+        prompt = tokenizer(question.question)["input_ids"]
+        assert trace.prompt_length == len(prompt)
+        assert trace.tokens.tolist() == prompt + lone_answer(prompt, model, 6)
+        assert trace.remarks == ()
+        assert_equals_lone_pass(trace, model)
+
+
+def test_raw_format(model: Any, tokenizer: Any, tmp_path: Path) -> None:
+    (question,) = make_questions(1)
+    extract(model, tokenizer, [question], tmp_path, max_new_tokens=3)
+    (raw,) = read_raw(tmp_path / "batch_0001.pkl.gz")
+    count, prompt = len(raw["tokens"]), raw["prompt_length"]
+    assert set(raw) == {
+        "hidden_states",
+        "attentions",
+        "tokens",
+        "tokens_decoded",
+        "generated_answer_clean",
+        "question_id",
+        "prompt_length",
+        "token_logprobs",
+    }
+    for name, shape in (
+        ("hidden_states", (count, FEATURES)),
+        ("attentions", (HEADS, count, count)),
+    ):
+        assert [(layer.dtype, layer.shape) for layer in raw[name]] == [(np.float16, shape)] * LAYERS
+    assert all(type(token) is int for token in raw["tokens"])
+    assert raw["tokens_decoded"] == tokenizer.convert_ids_to_tokens(raw["tokens"])
+    assert raw["generated_answer_clean"] == " ".join(raw["tokens_decoded"][prompt:])
+    assert (raw["token_logprobs"].dtype, raw["token_logprobs"].shape) == (
+        np.float32,
+        (count - prompt,),
+    )
+
+
+def test_same_questions_same_bytes(model: Any, tokenizer: Any, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        extract(model, tokenizer, make_questions(9), tmp_path / name, batch_size=4)
+    ours, theirs = (tmp_path / name / "batch_0001.pkl.gz" for name in ("a", "b"))
+    assert ours.read_bytes() == theirs.read_bytes()
+
+
+def test_answers_end_before_the_end_of_sequence(model: Any, tokenizer: Any, tmp_path: Path) -> None:
+    """Whatever token the model's settings call the end; an answer of nothing else keeps it."""
+    questions = make_questions(12)
+    model.generation_config.eos_token_id = None
+    tokenizer = make_tokenizer(eos_token=None)
+    extract(model, tokenizer, questions, tmp_path / "endless", max_new_tokens=5)
+    endless = [
+        trace.tokens[trace.prompt_length :].tolist() for trace in read_all(tmp_path / "endless")
+    ]
+    assert all(len(answer) == 5 for answer in endless)
+    ends = [endless[0][0], next(a[2] for a in endless if a[2] not in (a[0], a[1], endless[0][0]))]
+    model.generation_config.eos_token_id = ends
+
+    report = extract(model, tokenizer, questions, tmp_path / "ended", max_new_tokens=5)
+    empty = unfinished = 0
+    for trace, answer in zip(read_all(tmp_path / "ended"), endless, strict=True):
+        stop = next((i for i, token in enumerate(answer) if token in ends), None)
+        expected = answer[:1] if stop == 0 else answer[:stop]
+        assert trace.tokens[trace.prompt_length :].tolist() == expected
+        assert (trace.answer == "") == (stop == 0)
+        empty += stop == 0
+        unfinished += stop is None
+    assert empty >= 1
+    assert (report.empty_answers, report.unfinished_answers) == (empty, unfinished)
+
+
+def test_the_models_own_sampling_settings_do_not_matter(
+    model: Any, tokenizer: Any, tmp_path: Path
+) -> None:
+    questions = make_questions(5)
+    extract(model, tokenizer, questions, tmp_path / "a", max_new_tokens=5)
+    model.generation_config.update(do_sample=True, temperature=5.0, repetition_penalty=9.0)
+    extract(model, tokenizer, questions, tmp_path / "b", max_new_tokens=5)
+    first, second = read_all(tmp_path / "a"), read_all(tmp_path / "b")
+    assert [t.tokens.tolist() for t in first] == [t.tokens.tolist() for t in second]
+
+
+def test_states_past_float16_stay_float32(model: Any, tokenizer: Any, tmp_path: Path) -> None:
+    model.model.norm.weight.data.fill_(60_000.0)
+    questions = make_questions(6)
+    report = extract(model, tokenizer, questions, tmp_path, max_new_tokens=2)
+    traces = read_all(tmp_path)
+    assert report.wide_traces == sum(trace.hidden.dtype == np.float32 for trace in traces) > 0
+    wide = next(trace for trace in traces if trace.hidden.dtype == np.float32)
+    assert np.isfinite(wide.hidden).all()
+    assert np.abs(wide.hidden).max() > 65504
+
+
+def test_nan_states_are_refused(model: Any, tokenizer: Any, tmp_path: Path) -> None:
+    model.model.layers[1].mlp.up_proj.weight.data.fill_(float("nan"))
+    with pytest.raises(ModelError, match="question q0: the model's states are NaN"):
+        extract(model, tokenizer, make_questions(1), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_attention(model: Any, tokenizer: Any, tmp_path: Path) -> None:
+    extract(model, tokenizer, make_questions(3), tmp_path, attention=False)
+    assert [trace.attentions for trace in read_all(tmp_path)] == [None] * 3
+
+
+def test_attention_that_is_not_returned_is_an_error(tokenizer: Any, tmp_path: Path) -> None:
+    model = make_model()
+    model.set_attn_implementation("sdpa")
+    with pytest.raises(ModelError, match="eager"):
+        extract(model, tokenizer, make_questions(3), tmp_path)
+
+
+def test_template(model: Any, tokenizer: Any, tmp_path: Path) -> None:
+    questions = [Question("a", "red {question}", ())]
+    extract(model, tokenizer, questions, tmp_path, template="who is {question} ?")
+    (trace,) = read_all(tmp_path)
+    assert trace.token_texts[:6] == ["<bos>", "who", "is", "red", "<unk>", "?"]
+
+
+def test_a_filled_folder_is_left_alone_unless_told(
+    model: Any, tokenizer: Any, tmp_path: Path
+) -> None:
+    questions = make_questions(4)
+    extract(model, tokenizer, questions, tmp_path, traces_per_file=2)
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(ValueError, match="holds 2 batch files already"):
+        extract(model, tokenizer, questions[:1], tmp_path)
+    assert len(read_all(tmp_path)) == 4
+    extract(model, tokenizer, questions[:1], tmp_path, overwrite=True)
+    assert len(read_all(tmp_path)) == 1
+    assert (tmp_path / "notes.txt").exists()
+
+
+def test_progress_counts_batches(model: Any, tokenizer: Any, tmp_path: Path) -> None:
+    seen = []
+
+    def progress(items: Any, total: int | None, what: str) -> Any:
+        seen.append((total, what))
+        return items
+
+    extract(
+        model,
+        tokenizer,
+        make_questions(7),
+        tmp_path,
+        batch_size=2,
+        traces_per_file=5,
+        progress=progress,
+    )
+    assert seen == [(3 + 1, "extracting")]
+
+
+def test_threads_are_put_back(model: Any, tokenizer: Any, tmp_path: Path) -> None:
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        extract(model, tokenizer, make_questions(1), tmp_path)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+# (arguments, words of the error)
+BAD_ARGUMENTS: list[tuple[dict[str, Any], str]] = [
+    ({"batch_size": 0}, "batch_size is 0"),
+    ({"max_new_tokens": 0}, "max_new_tokens is 0"),
+    ({"traces_per_file": -1}, "traces_per_file is -1"),
+    ({"template": "Q: {q}"}, "does not contain {question}"),
+    ({"questions": []}, "no questions"),
+]
+
+
+@pytest.mark.parametrize(("changes", "words"), BAD_ARGUMENTS)
+def test_bad_arguments(
+    changes: dict[str, Any], words: str, model: Any, tokenizer: Any, tmp_path: Path
+) -> None:
+    questions = changes.pop("questions", make_questions(1))
+    with pytest.raises(ValueError, match=words):
+        extract(model, tokenizer, questions, tmp_path / "out", **changes)
+    assert not (tmp_path / "out").exists()
+
+
+def test_prompts_that_cannot_be_asked(model: Any, tokenizer: Any, tmp_path: Path) -> None:
+    long = Question("long", "red " * 41, ())
+    with pytest.raises(QuestionError, match="question long: the prompt has 42 tokens") as caught:
+        extract(model, tokenizer, [long], tmp_path, max_new_tokens=7)
+    assert caught.value.question_id == "long"
+    assert "the model has 48 positions" in str(caught.value)
+    extract(model, tokenizer, [long], tmp_path, max_new_tokens=6)
+    tokenizer.backend_tokenizer.post_processor = None
+    with pytest.raises(QuestionError, match="question none: the prompt has no tokens"):
+        extract(model, tokenizer, [Question("none", "", ())], tmp_path)
+
+
+@pytest.mark.skipif(not (DEMO / "model").is_dir(), reason="the embedded model is not built")
+def test_embedded_model(tmp_path: Path) -> None:
+    model, tokenizer = load_model(DEMO / "model")
+    questions = read_questions(DEMO / "questions.jsonl.gz", limit=40)
+    report = extract(model, tokenizer, questions, tmp_path, batch_size=16)
+    traces = read_all(tmp_path)
+    assert report.wide_traces == 0
+    assert len({len(trace.tokens) for trace in traces}) > 1
+    for trace in traces:
+        assert_equals_lone_pass(trace, model)

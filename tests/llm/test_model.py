@@ -1,0 +1,76 @@
+"""Models load ready for extraction, or fail with one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from llm.tiny import make_model, make_tokenizer
+
+from wdsbench.llm.errors import ModelError
+from wdsbench.llm.model import load_model
+
+
+def save(folder: Path, **tokenizer_changes: object) -> Path:
+    make_model().save_pretrained(folder)
+    make_tokenizer(**tokenizer_changes).save_pretrained(folder)
+    return folder
+
+
+def test_load(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    save(tmp_path, padding_side="right")
+    capfd.readouterr()
+    model, tokenizer = load_model(tmp_path, "bfloat16")
+    assert capfd.readouterr() == ("", "")
+    assert not model.training
+    assert model.dtype == torch.bfloat16
+    assert model.config._attn_implementation == "eager"
+    assert (tokenizer.padding_side, tokenizer.pad_token) == ("left", "<pad>")
+
+
+def test_pad_token_falls_back_to_the_end_of_sequence(tmp_path: Path) -> None:
+    save(tmp_path, pad_token=None)
+    assert load_model(tmp_path)[1].pad_token == "<eos>"
+
+
+def test_no_token_to_pad_with(tmp_path: Path) -> None:
+    save(tmp_path, pad_token=None, eos_token=None)
+    with pytest.raises(ModelError, match="neither a pad nor an end-of-sequence token"):
+        load_model(tmp_path)
+
+
+def test_bad_arguments(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="dtype is 'int8'; allowed are float32"):
+        load_model(tmp_path, "int8")
+    with pytest.raises(ValueError, match="device is 'gpu'"):
+        load_model(tmp_path, device="gpu")
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match="torch finds no GPU"):
+            load_model(tmp_path, device="cuda:0")
+
+
+def test_no_such_folder(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="there is no such folder"):
+        load_model(tmp_path / "missing")
+
+
+@pytest.mark.parametrize("damage", ["model.safetensors", "tokenizer.json", "config.json"])
+def test_damaged_folder(damage: str, tmp_path: Path) -> None:
+    save(tmp_path)
+    (tmp_path / damage).write_bytes(b"{")
+    with pytest.raises(ModelError, match="cannot be loaded: ") as caught:
+        load_model(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_code_beside_a_model_is_never_run(tmp_path: Path) -> None:
+    save(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config.update(model_type="mine", auto_map={"AutoConfig": "mine.Config"})
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "mine.py").write_text(f"open({str(tmp_path / 'sentinel')!r}, 'w')")
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        load_model(tmp_path)
+    assert not (tmp_path / "sentinel").exists()

@@ -1,0 +1,66 @@
+"""A random Llama of a few thousand parameters and a tokenizer of twelve words, for tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from tokenizers.processors import TemplateProcessing
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from wdsbench.llm.questions import Question
+
+WORDS = ["red", "green", "blue", "one", "two", "three", "who", "what", "where", "is", "the", "?"]
+VOCABULARY = {word: i for i, word in enumerate(["<pad>", "<bos>", "<eos>", "<unk>", *WORDS])}
+LAYERS, HEADS, FEATURES = 3, 2, 16
+
+
+def make_tokenizer(**changes: Any) -> Any:
+    tokenizer = Tokenizer(WordLevel(VOCABULARY, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    tokenizer.post_processor = TemplateProcessing(
+        single="<bos> $A", special_tokens=[("<bos>", VOCABULARY["<bos>"])]
+    )
+    names: dict[str, Any] = {
+        "bos_token": "<bos>",
+        "eos_token": "<eos>",
+        "pad_token": "<pad>",
+        "unk_token": "<unk>",
+        "padding_side": "left",
+        **changes,
+    }
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
+
+
+def make_model(seed: int = 0) -> Any:
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=len(VOCABULARY),
+        hidden_size=FEATURES,
+        intermediate_size=32,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        num_key_value_heads=HEADS,
+        max_position_embeddings=48,
+        initializer_range=0.5,  # far from uniform attention, so that a leak would show
+        pad_token_id=VOCABULARY["<pad>"],
+        bos_token_id=VOCABULARY["<bos>"],
+        eos_token_id=VOCABULARY["<eos>"],
+        attn_implementation="eager",
+    )
+    return LlamaForCausalLM(config).eval()
+
+
+def make_questions(count: int, seed: int = 0) -> list[Question]:
+    """Return questions of 1 to 12 words."""
+    random = torch.Generator().manual_seed(seed)
+    questions = []
+    for number in range(count):
+        length = int(torch.randint(1, 13, (), generator=random))
+        picks = torch.randint(0, len(WORDS), (length,), generator=random).tolist()
+        text = " ".join(WORDS[pick] for pick in picks)
+        questions.append(Question(f"q{number}", text, ("red", "the blue")))
+    return questions

@@ -1,0 +1,305 @@
+"""Raw dicts in every accepted form give the same trace; every other form is one clear error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from traces.raw import FEATURES, HEADS, LAYERS, TOKENS, make_raw
+
+from wdsbench.errors import TraceError
+from wdsbench.traces import check
+from wdsbench.traces.check import check_trace
+
+RAW = make_raw()
+STATES = np.stack(RAW["hidden_states"])
+MAPS = np.stack(RAW["attentions"])
+LOGPROBS = RAW["token_logprobs"]
+
+
+def checked(**changes: Any) -> Any:
+    return check_trace(make_raw(**changes), "a.pkl", 7)
+
+
+def test_documented_form() -> None:
+    trace = checked()
+    assert trace.question_id == "q0"
+    assert trace.hidden.dtype == np.float16
+    assert np.array_equal(trace.hidden, STATES)
+    assert np.array_equal(np.stack(trace.attentions), MAPS)
+    assert trace.tokens.tolist() == [10, 11, 12, 13, 14]
+    assert trace.tokens.dtype == np.int64
+    assert trace.token_texts == ["t0", "t1", "t2", "t3", "t4"]
+    assert (trace.answer, trace.prompt_length) == ("an answer", 3)
+    assert trace.token_logprobs.tolist() == [-0.5, -1.5]
+    assert (trace.trace_number, trace.label, trace.graphs) == (None, None, None)
+    assert (trace.file, trace.position, trace.remarks) == ("a.pkl", 7, ())
+
+
+# (what varies, changes, remarks)
+SAME: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
+    ("stacked", {"hidden_states": STATES, "attentions": MAPS}, ()),
+    ("tuples", {"hidden_states": tuple(STATES), "attentions": tuple(MAPS)}, ()),
+    ("float32", {"hidden_states": STATES.astype(np.float32)}, ()),
+    ("float64 lists", {"hidden_states": STATES.astype(np.float64).tolist()}, ()),
+    ("big-endian", {"hidden_states": STATES.astype(">f2")}, ()),
+    ("fortran order", {"hidden_states": np.asfortranarray(STATES)}, ()),
+    ("torch list", {"hidden_states": [torch.from_numpy(s.copy()) for s in STATES]}, ()),
+    (
+        "torch stacked, with gradient",
+        {"hidden_states": torch.from_numpy(STATES.astype(np.float32)).requires_grad_()},
+        (),
+    ),
+    ("token array", {"tokens": np.arange(10, 15, dtype=np.int32)}, ()),
+    ("token tensor", {"tokens": torch.arange(10, 15)}, ()),
+    ("token of one batch", {"tokens": [[10, 11, 12, 13, 14]]}, (check.REMARK_BATCH_AXIS,)),
+    ("text array", {"tokens_decoded": np.array(RAW["tokens_decoded"])}, ()),
+    ("nested texts", {"tokens_decoded": [RAW["tokens_decoded"]]}, (check.REMARK_BATCH_AXIS,)),
+    (
+        "layers of one batch",
+        {"hidden_states": list(STATES[:, None]), "attentions": list(MAPS[:, None])},
+        (check.REMARK_BATCH_AXIS,),
+    ),
+    (
+        "batch of one",
+        {"hidden_states": STATES[None], "attentions": MAPS[None]},
+        (check.REMARK_BATCH_AXIS,),
+    ),
+    (
+        "embedding output first",
+        {"hidden_states": [np.full_like(STATES[0], 9), *STATES]},
+        (check.REMARK_EMBEDDING_STATE,),
+    ),
+    (
+        "a log-probability for every token",
+        {"token_logprobs": np.array([0, -1, -2, -0.5, -1.5])},
+        (check.REMARK_LOGPROBS_CUT,),
+    ),
+    ("log-probability tensor", {"token_logprobs": torch.tensor([[-0.5, -1.5]])}, None),
+    ("prompt length array", {"prompt_length": np.array([3])}, ()),
+    ("prompt length tensor", {"prompt_length": torch.tensor(3)}, ()),
+    ("further keys", {"question": "why?", "score": object()}, ()),
+]
+
+
+@pytest.mark.parametrize(
+    ("changes", "remarks"), [row[1:] for row in SAME], ids=[row[0] for row in SAME]
+)
+def test_accepted_forms(changes: dict[str, Any], remarks: tuple[str, ...] | None) -> None:
+    trace = checked(**changes)
+    assert trace.hidden.shape == (LAYERS, TOKENS, FEATURES)
+    assert trace.hidden.flags.c_contiguous
+    assert trace.hidden.dtype.isnative
+    assert type(trace.hidden) is np.ndarray
+    assert np.array_equal(trace.hidden, STATES)
+    assert len(trace.attentions) == LAYERS
+    assert all(layer.shape == (HEADS, TOKENS, TOKENS) for layer in trace.attentions)
+    assert all(layer.flags.c_contiguous for layer in trace.attentions)
+    assert trace.tokens.tolist() == [10, 11, 12, 13, 14]
+    assert trace.token_texts == RAW["tokens_decoded"]
+    assert trace.prompt_length == 3
+    assert trace.token_logprobs.tolist() == [-0.5, -1.5]
+    if remarks is not None:
+        assert trace.remarks == remarks
+
+
+def test_bfloat16_becomes_float32() -> None:
+    trace = checked(hidden_states=torch.from_numpy(STATES.copy()).bfloat16())
+    assert trace.hidden.dtype == np.float32
+    assert np.array_equal(trace.hidden, torch.from_numpy(STATES.copy()).bfloat16().float().numpy())
+
+
+def test_missing_optional_keys() -> None:
+    raw = {key: RAW[key] for key in ("hidden_states", "tokens", "question_id")}
+    trace = check_trace(raw, "a.pkl", 0)
+    assert (trace.attentions, trace.prompt_length, trace.token_logprobs) == (None, None, None)
+    assert (trace.token_texts, trace.answer) == ([], "")
+    assert trace.remarks == (check.REMARK_NO_TEXTS, check.REMARK_NO_ANSWER)
+
+
+def test_logprobs_without_prompt_length_are_dropped_and_said() -> None:
+    raw = make_raw()
+    del raw["prompt_length"]
+    trace = check_trace(raw, "a.pkl", 0)
+    assert trace.token_logprobs is None
+    assert trace.remarks == (check.REMARK_LOGPROBS_DROPPED,)
+
+
+@pytest.mark.parametrize(
+    "states",
+    [
+        list(STATES[:, -1:]),
+        STATES[:, -1:],
+        list(STATES[:, -1]),
+        STATES[:, -1],
+        STATES[:, None, -1:],
+    ],
+    ids=["layers [1,D]", "[L,1,D]", "layers [D]", "[L,D]", "[L,1,1,D]"],
+)
+def test_states_of_the_last_token_only(states: Any) -> None:
+    trace = checked(hidden_states=states)
+    assert trace.hidden.shape == (LAYERS, 1, FEATURES)
+    assert np.array_equal(trace.hidden[:, 0], STATES[:, -1])
+    assert len(trace.tokens) == TOKENS
+    assert trace.attentions is not None
+    assert check.REMARK_LAST_TOKEN_STATES in trace.remarks
+
+
+@pytest.mark.parametrize("columns", [TOKENS, TOKENS - 1])
+def test_last_generation_step_as_generate_returns_it(columns: int) -> None:
+    trace = checked(
+        hidden_states=[np.zeros((1, 1, FEATURES), np.float16)]
+        + [layer[None, -1:] for layer in STATES],
+        attentions=[layer[None, :, -1:, :columns] for layer in MAPS],
+    )
+    assert np.array_equal(trace.hidden[:, 0], STATES[:, -1])
+    assert trace.attentions is None
+    assert trace.remarks == (
+        check.REMARK_BATCH_AXIS,
+        check.REMARK_EMBEDDING_STATE,
+        check.REMARK_LAST_TOKEN_STATES,
+        check.REMARK_LAST_TOKEN_ATTENTION,
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(12, "12"), (np.int64(12), "12"), ("ü/1", "ü/1"), (np.str_("a"), "a")]
+)
+def test_question_ids_are_text(value: Any, text: str) -> None:
+    trace = checked(question_id=value)
+    assert trace.question_id == text
+    assert type(trace.question_id) is str
+
+
+@pytest.mark.parametrize("value", [1, 1.0, True, np.float32(1), np.bool_(True), torch.tensor(1)])
+def test_labels_and_trace_numbers(value: Any) -> None:
+    assert checked(label=value).label == 1.0
+    assert checked(trace_number=np.int8(2)).trace_number == 2
+
+
+def test_lone_surrogates_in_texts_become_question_marks() -> None:
+    trace = checked(
+        generated_answer_clean="a\ud800b", tokens_decoded=["ü", "\udcff", "c", "d", "e"]
+    )
+    assert (trace.answer, trace.token_texts[:2]) == ("a?b", ["ü", "?"])
+
+
+def test_infinity_is_left_to_the_packer() -> None:
+    states = STATES.copy()
+    states[1, 2, 3] = np.inf
+    assert np.isinf(checked(hidden_states=states).hidden).sum() == 1
+
+
+def with_nan(values: np.ndarray[Any, Any], dtype: Any) -> np.ndarray[Any, Any]:
+    values = values.astype(dtype)
+    values.reshape(-1)[-1] = np.nan
+    return values
+
+
+# (how it is broken, changes, words of the error)
+BROKEN: list[tuple[str, dict[str, Any], str]] = [
+    ("no states", {"hidden_states": None}, "missing: hidden_states (keys found: attentions,"),
+    ("no tokens", {"tokens": None}, "missing: tokens"),
+    ("no question id", {"question_id": None}, "missing: question_id"),
+    ("id is a float", {"question_id": 1.5}, "question_id is a float"),
+    ("id is a bool", {"question_id": True}, "question_id is a bool"),
+    ("id is bytes", {"question_id": b"q"}, "question_id is a bytes"),
+    ("id is empty", {"question_id": ""}, "question_id is empty"),
+    ("id is a surrogate", {"question_id": "\ud800"}, "not valid Unicode"),
+    (
+        "integer states",
+        {"hidden_states": STATES.astype(np.int32)},
+        "dtype int32; allowed are float",
+    ),
+    ("complex states", {"hidden_states": STATES.astype(np.complex64)}, "dtype complex64"),
+    ("object states", {"hidden_states": STATES.astype(object)}, "dtype object"),
+    ("text states", {"hidden_states": "abc"}, "dtype <U3"),
+    (
+        "integer layer",
+        {"hidden_states": [*STATES[:-1], np.ones((5, 4), int)]},
+        "layer 2, has dtype",
+    ),
+    ("float8 states", {"hidden_states": torch.zeros(3, 5, 4).to(torch.float8_e5m2)}, "float8"),
+    ("sparse states", {"hidden_states": torch.zeros(3, 5, 4).to_sparse()}, "no NumPy form"),
+    ("no layers", {"hidden_states": []}, "hidden_states is empty"),
+    ("layer missing", {"hidden_states": [STATES[0], None, STATES[2]]}, "layer 1, is None"),
+    ("ragged layers", {"hidden_states": [STATES[0], STATES[1, :-1]]}, "(4, 4), (5, 4)"),
+    ("ragged lists", {"hidden_states": [[[1.0], [2.0, 3.0]]] * 3}, "cannot be read as one array"),
+    ("too many axes", {"hidden_states": np.zeros((3, 2, 5, 4), "f4")}, "shape (3, 2, 5, 4)"),
+    ("too few axes", {"hidden_states": np.zeros(4, "f4")}, "shape (4,)"),
+    ("no features", {"hidden_states": np.zeros((3, 5, 0), "f4")}, "none of them 0"),
+    ("states short of a token", {"hidden_states": STATES[:, :-1]}, "4 tokens beside 5 tokens"),
+    ("states too long", {"hidden_states": STATES.repeat(2, 1)}, "10 tokens beside 5 tokens"),
+    (
+        "NaN, float16",
+        {"hidden_states": with_nan(STATES, "f2")},
+        "hidden_states, layer 2, holds NaN",
+    ),
+    (
+        "NaN, float32",
+        {"hidden_states": with_nan(STATES, "f4")},
+        "hidden_states, layer 2, holds NaN",
+    ),
+    (
+        "NaN, float64",
+        {"hidden_states": with_nan(STATES, "f8")},
+        "hidden_states, layer 2, holds NaN",
+    ),
+    ("NaN in attention", {"attentions": with_nan(MAPS, "f2")}, "attentions, layer 2, holds NaN"),
+    ("layer counts", {"attentions": MAPS[:1]}, "3 layers of hidden_states beside 1 of attentions"),
+    ("more attention", {"hidden_states": STATES[:2]}, "2 layers of hidden_states beside 3"),
+    ("attention of T - 1", {"attentions": MAPS[..., :-1, :-1]}, "(2, 4, 4) beside 5 tokens"),
+    (
+        "attention of 3 axes",
+        {"attentions": MAPS[:, 0]},
+        "shape (3, 5, 5); allowed is [layers, heads",
+    ),
+    ("attention of a layer None", {"attentions": [None] * 3}, "attentions, layer 0, is None"),
+    ("integer attention", {"attentions": MAPS.astype(int)}, "attentions has dtype int64"),
+    ("float tokens", {"tokens": [1.0] * 5}, "tokens has dtype float64"),
+    ("no tokens at all", {"tokens": []}, "shape (0,)"),
+    ("token matrix", {"tokens": [[1, 2], [3, 4]]}, "shape (2, 2)"),
+    ("token objects", {"tokens": ["a"] * 5}, "tokens has dtype <U1"),
+    ("prompt length 0", {"prompt_length": 0}, "prompt_length is 0 of 5 tokens; allowed is 1 .. 4"),
+    ("prompt length T", {"prompt_length": 5}, "prompt_length is 5 of 5 tokens"),
+    ("prompt length float", {"prompt_length": 3.0}, "prompt_length is 3.0; allowed is an integer"),
+    ("prompt length bool", {"prompt_length": True}, "prompt_length is True"),
+    ("texts joined", {"tokens_decoded": "t0t1"}, "tokens_decoded is a str"),
+    ("texts short", {"tokens_decoded": ["a"] * 4}, "4 entries beside 5 tokens"),
+    ("texts are bytes", {"tokens_decoded": [b"a"] * 5}, "one text a token"),
+    ("answer is a list", {"generated_answer_clean": ["a"]}, "generated_answer_clean is a list"),
+    (
+        "log-probs count",
+        {"token_logprobs": LOGPROBS[:1]},
+        "shape (1,) beside 3 prompt and 2 answer",
+    ),
+    ("log-probs NaN", {"token_logprobs": [float("nan"), -1.0]}, "NaN or a value above 0"),
+    ("probabilities", {"token_logprobs": [0.5, 0.1]}, "NaN or a value above 0"),
+    ("log-probs integer", {"token_logprobs": [-1, -2]}, "token_logprobs has dtype int64"),
+    ("label 2", {"label": 2}, "label is 2; allowed are 1"),
+    ("label NaN", {"label": float("nan")}, "label is nan"),
+    ("label text", {"label": "1"}, "label is '1'"),
+    ("trace number -1", {"trace_number": -1}, "trace_number is -1"),
+    ("trace number text", {"trace_number": "a"}, "trace_number is 'a'"),
+]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"), [row[1:] for row in BROKEN], ids=[row[0] for row in BROKEN]
+)
+def test_broken_traces(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(TraceError) as caught:
+        checked(**changes)
+    error = caught.value
+    assert words in str(error)
+    assert (error.file, error.position) == ("a.pkl", 7)
+    assert error.question_id == (None if "question_id" in changes else "q0")
+    assert str(error).startswith("file a.pkl, trace 7")
+    assert "\n" not in str(error)
+
+
+def test_not_a_dict() -> None:
+    with pytest.raises(TraceError, match="a trace is a dict, this is a list"):
+        check_trace([1, 2], "a.pkl", 0)  # type: ignore[arg-type]

@@ -1,0 +1,382 @@
+"""Pickles that traces are made of are read exactly; everything else is refused and runs nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import copyreg
+import io
+import os
+import pickle
+import pickletools
+import struct
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from traces.raw import make_raw, numpy1_pickle, renamed_globals
+
+from wdsbench.errors import TraceError
+from wdsbench.traces.unpickle import load_pickle
+
+PROTOCOLS = range(6)
+CUBE = np.arange(24, dtype=np.float16).reshape(2, 3, 4)
+ARRAYS = {
+    "c-order": CUBE,
+    "f-order": np.asfortranarray(CUBE),
+    "strided": CUBE[:, ::2],
+    "transposed": CUBE.transpose(1, 0, 2),
+    "float32": CUBE.astype(np.float32),
+    "float64": CUBE.astype(np.float64),
+    "big-endian": CUBE.astype(">f4"),
+    "int64": CUBE.astype(np.int64),
+    "uint8": CUBE.astype(np.uint8),
+    "bool": CUBE > 3,
+    "empty": np.zeros((0, 3), dtype=np.float32),
+    "no axes": np.array(3.5),
+    "texts": np.array(["a", "bcd"]),
+    "large": np.arange(100_000, dtype=np.float32),
+    "objects": np.array([[1], [2, 3]], dtype=object),
+}
+PLAIN: list[Any] = [
+    np.float32(3),
+    np.float16(0.5),
+    np.int64(-3),
+    np.bool_(True),
+    np.str_("a"),
+    np.str_(""),
+    b"",
+    b"abc",
+    bytearray(b"abc"),
+    bytearray(),
+    {1, 2},
+    frozenset([1]),
+    1 + 2j,
+    2**70,
+    None,
+    True,
+    "ünï",
+    (1, [2.5, {"a": ()}]),
+    OrderedDict(a=1),
+]
+
+
+def loads(data: bytes) -> Any:
+    return load_pickle(io.BytesIO(data))
+
+
+@pytest.mark.parametrize("dumps", [pickle.dumps, numpy1_pickle], ids=["numpy2", "numpy1"])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("name", ARRAYS)
+def test_arrays(name: str, protocol: int, dumps: Any) -> None:
+    array = ARRAYS[name]
+    data = dumps(array, protocol)
+    if dumps is numpy1_pickle:
+        assert b"numpy._core" not in data
+    read = loads(data)
+    assert isinstance(read, np.ndarray)
+    assert read.dtype.newbyteorder("=") == array.dtype.newbyteorder("=")
+    assert np.array_equal(read, array)
+
+
+@pytest.mark.parametrize("dumps", [pickle.dumps, numpy1_pickle], ids=["numpy2", "numpy1"])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_plain_values(protocol: int, dumps: Any) -> None:
+    for value in PLAIN:
+        read = loads(dumps(value, protocol))
+        assert read == value
+        assert type(read) is type(value)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.bool]
+)
+def test_torch_tensors(dtype: torch.dtype, protocol: int) -> None:
+    matrix = torch.arange(6).reshape(2, 3).to(dtype)
+    for tensor in (matrix, matrix.T, matrix[1:], torch.zeros(0, 3, dtype=dtype), matrix.sum()):
+        read = loads(pickle.dumps(tensor, protocol))
+        assert isinstance(read, np.ndarray)
+        assert read.shape == tuple(tensor.shape)
+        assert np.array_equal(read.astype(np.float64), tensor.double().numpy())
+    if dtype == torch.bfloat16:
+        assert read.dtype == np.float32
+
+
+def test_torch_parameter() -> None:
+    assert loads(pickle.dumps(torch.nn.Parameter(torch.ones(3)))).tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_raw_trace(protocol: int) -> None:
+    raw = make_raw()
+    read = loads(pickle.dumps([raw, raw], protocol))
+    assert read[0] is read[1]
+    assert list(read[0]) == list(raw)
+    for name in ("hidden_states", "attentions"):
+        assert all(map(np.array_equal, read[0][name], raw[name]))
+
+
+def test_several_pickles_in_one_stream() -> None:
+    stream = io.BytesIO(pickle.dumps("a") + pickle.dumps("b"))
+    assert [load_pickle(stream), load_pickle(stream)] == ["a", "b"]
+
+
+class Calls:
+    """Pickles as a call of ``function(*arguments)``, with ``state`` set on the result."""
+
+    def __init__(self, function: Any, *arguments: Any, state: Any = None) -> None:
+        self.reduced = (function, arguments, state)
+
+    def __reduce__(self) -> Any:
+        return self.reduced
+
+
+def text(value: str) -> bytes:
+    return b"X" + struct.pack("<I", len(value.encode())) + value.encode()
+
+
+def stack_global(module: str, name: str) -> bytes:
+    """Return a protocol 4 pickle's start: its global, which takes dotted names."""
+    return b"\x80\x04" + text(module) + text(name) + b"\x93"
+
+
+def hostile_tensor(inner: bytes) -> bytes:
+    """Return a pickled tensor whose storage bytes are ``inner``."""
+    return (
+        b"\x80\x04"
+        + b"ctorch.storage\n_load_from_bytes\n"
+        + b"B"
+        + struct.pack("<I", len(inner))
+        + inner
+        + b"\x85R."
+    )
+
+
+def set_attribute(module: str, name: str, key: str, value: bytes = b"K\x01") -> bytes:
+    """Return a pickle that BUILDs ``(None, {key: value})`` on a global: setattr in the
+    unpickler."""
+    return f"c{module}\n{name}\n".encode() + b"\x80\x02N}" + text(key) + value + b"s\x86b."
+
+
+SENTINEL = "sentinel"
+TOUCH = f"open({SENTINEL!r}, 'w')"
+# (how it is hostile, the pickle, words of the error)
+HOSTILE: list[tuple[str, bytes, str]] = [
+    ("os.system", pickle.dumps(Calls(os.system, f"touch {SENTINEL}")), "posix.system"),
+    ("os.system, protocol 0", f"cos\nsystem\n(S'touch {SENTINEL}'\ntR.".encode(), "os.system"),
+    ("INST opcode", f"(S'touch {SENTINEL}'\nios\nsystem\n.".encode(), "os.system"),
+    ("OBJ opcode", f"(cos\nsystem\nS'touch {SENTINEL}'\no.".encode(), "os.system"),
+    ("eval", pickle.dumps(Calls(eval, TOUCH)), "builtins.eval"),
+    ("exec, Python 2 name", pickle.dumps(Calls(exec, TOUCH), 2), "__builtin__.exec"),
+    ("getattr", pickle.dumps(Calls(getattr, np.dtype, "type")), "builtins.getattr"),
+    ("__import__", pickle.dumps(Calls(__import__, "os")), "builtins.__import__"),
+    ("type", b"c__builtin__\ntype\n.", "__builtin__.type"),
+    ("object", b"c__builtin__\nobject\n.", "__builtin__.object"),
+    ("nested reduce", pickle.dumps([Calls(map, Calls(eval, TOUCH), [])]), "builtins.map"),
+    ("copyreg", b"ccopyreg\n_reconstructor\n.", "copyreg._reconstructor"),
+    ("functools", b"cfunctools\npartial\n.", "functools.partial"),
+    ("numpy.load", b"cnumpy\nload\n.", "numpy.load"),
+    ("numpy.testing", b"cnumpy.testing._private.utils\nrunstring\n.", "runstring"),
+    ("numpy.core.multiarray other", b"cnumpy.core.multiarray\nfromfile\n.", "fromfile"),
+    ("memmap subclass", b"cnumpy\nmemmap\n.", "numpy.memmap"),
+    ("torch.load", b"ctorch.serialization\nload\n.", "torch.serialization.load"),
+    ("torch._utils other", b"ctorch._utils\n_rebuild_qtensor\n.", "_rebuild_qtensor"),
+    ("dotted name", stack_global("numpy", "ndarray.__reduce__") + b".", "numpy.ndarray.__reduce__"),
+    ("dotted module", stack_global("numpy", "f2py.os.system") + b".", "numpy.f2py.os.system"),
+    ("dotted builtin", stack_global("builtins", "set.__class__") + b".", "builtins.set.__class__"),
+    ("stand-in's attribute", stack_global("numpy", "dtype._function") + b".", "dtype._function"),
+    ("control characters", b"cos\x1b[2J\nsys\ttem\n.", r"os\x1b[2J.sys\ttem"),
+    (
+        "NEWOBJ of a stand-in",
+        b"cnumpy\ndtype\n" + b"\x80\x02" + text("f2") + b"\x85\x81.",
+        "not a r",
+    ),
+    ("persistent id, text", b"Pos.system\n.", "persistent ids"),
+    ("persistent id, object", b"\x80\x02K\x01Q.", "persistent ids"),
+    ("EXT opcode", b"\x80\x02\x82\x01.", "not a readable pickle"),
+    ("tensor bytes run code", hostile_tensor(pickle.dumps(Calls(eval, TOUCH))), "not a readable"),
+    ("setattr on numpy.dtype", set_attribute("numpy", "dtype", "type"), "nothing was changed"),
+    ("setattr on ndarray", set_attribute("numpy", "ndarray", "x"), "nothing was changed"),
+    (
+        "swap a stand-in's function",
+        set_attribute("_codecs", "encode", "_function", b"cos\nsystem\n"),
+        "os.system",
+    ),
+    (
+        "swap a stand-in's function for another",
+        set_attribute("_codecs", "encode", "_function", b"cnumpy\nndarray\n"),
+        "nothing was changed",
+    ),
+    (
+        "swap a stand-in's class",
+        set_attribute("builtins", "set", "__class__"),
+        "nothing was changed",
+    ),
+    ("items on a stand-in", b"\x80\x02cnumpy\ndtype\n(K\x01K\x02u.", "not a readable pickle"),
+    ("call of ndarray", b"cnumpy\nndarray\n(K\x05tR.", "in a way NumPy does not"),
+    (
+        "bytearray of a size",
+        b"\x80\x02c__builtin__\nbytearray\nM\xff\xff\x85R.",
+        "as pickle does it",
+    ),
+    ("set of a long range", b"\x80\x02c__builtin__\nset\nK\x05\x85R.", "as pickle does it"),
+    (
+        "encode by another codec",
+        b"\x80\x02c_codecs\nencode\nX\x01\0\0\0aX\x03\0\0\0hex\x86R.",
+        "bytes",
+    ),
+    ("cut", pickle.dumps(make_raw())[:-100], "cut short or damaged"),
+    ("empty", b"", "cut short or damaged"),
+    ("text", b"question_id,score\n", "cut short or damaged"),
+    ("stack underflow", b"\x80\x04\x93.", "cut short or damaged"),
+    ("unknown protocol", b"\x80\x09N.", "cut short or damaged"),
+    ("huge bytes", b"\x80\x04\x8e" + struct.pack("<Q", 1 << 60) + b".", ""),
+]
+
+
+@pytest.mark.parametrize(
+    ("data", "words"), [row[1:] for row in HOSTILE], ids=[r[0] for r in HOSTILE]
+)
+def test_hostile_pickles_run_nothing(
+    data: bytes, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TraceError) as caught:
+        load_pickle(io.BytesIO(data), file="a.pkl")
+    assert words in str(caught.value)
+    assert caught.value.file == "a.pkl"
+    assert list(tmp_path.iterdir()) == []
+    assert loads(pickle.dumps(CUBE, 2)).tolist() == CUBE.tolist()  # the reader itself is unharmed
+
+
+@pytest.mark.parametrize("code", [1, 0x123, 0x12345678])
+def test_extension_registry_is_refused(code: int, tmp_path: Path) -> None:
+    """Codes that the host program has registered, and already used, still resolve to nothing."""
+    data = (
+        b"\x80\x02" + b"\x84" + struct.pack("<i", code) + text(str(tmp_path / "made")) + b"\x85R."
+    )
+    copyreg.add_extension("posix", "mkdir", code)
+    try:
+        pickle.loads(data)
+        (tmp_path / "made").rmdir()
+        with pytest.raises(TraceError, match=r"posix\.mkdir"):
+            loads(data)
+    finally:
+        copyreg.remove_extension("posix", "mkdir", code)
+    assert not (tmp_path / "made").exists()
+
+
+def reduced_array(state: tuple[Any, ...]) -> bytes:
+    """Return a pickle of ``_reconstruct(ndarray, (0,), b"b")`` with any array state."""
+    reconstruct = np.zeros(1).__reduce__()[0]
+    return pickle.dumps(Calls(reconstruct, np.ndarray, (0,), b"b", state=state))
+
+
+def reduced_dtype(name: str, state: tuple[Any, ...] | None) -> Calls:
+    return Calls(np.dtype, name, False, True, state=state)
+
+
+F2_STATE = (3, "<", None, None, None, -1, -1, 0)
+# (how it is broken, array state, words of the error)
+BROKEN_ARRAYS: list[tuple[str, tuple[Any, ...], str]] = [
+    ("too few bytes", (1, (3,), reduced_dtype("f2", F2_STATE), False, b"1234"), "number of bytes"),
+    ("too many bytes", (1, (1,), reduced_dtype("f2", F2_STATE), False, b"1234"), "number of bytes"),
+    ("negative size", (1, (-1,), reduced_dtype("f2", F2_STATE), False, b""), "tuple of sizes"),
+    ("bool size", (1, (True,), reduced_dtype("f2", F2_STATE), False, b"12"), "tuple of sizes"),
+    ("no dtype", (1, (1,), None, False, b"12"), "dtype is missing"),
+    (
+        "object dtype that claims plain bytes",
+        (1, (1,), reduced_dtype("O8", (3, "|", None, None, None, -1, -1, 0)), False, b"12345678"),
+        "object array",
+    ),
+    ("object count", (1, (2,), reduced_dtype("O8", None), False, [1]), "object array"),
+    (
+        "structured",
+        (1, (1,), reduced_dtype("V2", (3, "|", None, ("a",), {}, 2, 1, 0)), False, b"12"),
+        "not a plain number",
+    ),
+    (
+        "fields on a plain dtype",
+        (1, (1,), reduced_dtype("f2", (3, "<", None, ("a",), {}, 2, 1, 0)), False, b"12"),
+        "structured or unknown",
+    ),
+    ("dtype version", (1, (1,), reduced_dtype("f2", (9, "<")), False, b"12"), "structured or unkn"),
+    ("text of no width", (1, (10**15,), reduced_dtype("U0", None), False, b""), "elements of 0"),
+    ("datetime", (1, (1,), reduced_dtype("M8", None), False, b"12345678"), "not a plain number"),
+    ("short state", (1, (1,)), "not NumPy's"),
+]
+
+
+@pytest.mark.parametrize(
+    ("state", "words"), [row[1:] for row in BROKEN_ARRAYS], ids=[row[0] for row in BROKEN_ARRAYS]
+)
+def test_broken_arrays(state: tuple[Any, ...], words: str) -> None:
+    with pytest.raises(TraceError, match=words):
+        loads(reduced_array(state))
+
+
+def test_dtype_state_does_not_reach_numpys_own_dtypes() -> None:
+    """BUILD with copy=False would change the one float32 of the process, if it were NumPy's."""
+    state = (3, ">", None, None, None, -1, -1, 0)
+    loads(pickle.dumps(Calls(np.dtype, "f4", False, False, state=state)))
+    assert np.dtype("f4").byteorder == "="
+
+
+# (how it is broken, offset, size, stride, words)
+BROKEN_TENSORS: list[tuple[str, Any, Any, Any, str]] = [
+    ("past the end", 0, (4,), (1,), "does not fit"),
+    ("offset past the end", 2, (2,), (1,), "does not fit"),
+    ("stride past the end", 0, (2,), (3,), "does not fit"),
+    ("blown up by stride 0", 0, (1 << 40,), (0,), "does not fit"),
+    ("negative offset", -1, (1,), (1,), "no storage"),
+    ("negative stride", 2, (3,), (-1,), "tuple of sizes"),
+    ("strides missing", 0, (3,), (), "as many strides"),
+]
+
+
+@pytest.mark.parametrize(
+    ("offset", "size", "stride", "words"),
+    [row[1:] for row in BROKEN_TENSORS],
+    ids=[row[0] for row in BROKEN_TENSORS],
+)
+def test_broken_tensors(offset: Any, size: Any, stride: Any, words: str) -> None:
+    rebuild, (storage, *_rest) = torch.arange(3.0).__reduce_ex__(2)
+    data = pickle.dumps(Calls(rebuild, storage, offset, size, stride, False, OrderedDict()))
+    with pytest.raises(TraceError, match=words):
+        loads(data)
+
+
+def test_renaming_a_global_is_noticed() -> None:
+    data = renamed_globals(pickle.dumps(CUBE, 4), lambda name: name.replace("numpy", "numpi"))
+    with pytest.raises(TraceError, match=r"numpi\._core\.multiarray\._reconstruct"):
+        loads(data)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_damaged_bytes_raise_only_trace_errors(data: st.DataObject) -> None:
+    """One changed byte, in any protocol, gives values or a TraceError, and nothing else."""
+    protocol = data.draw(st.sampled_from(PROTOCOLS))
+    damaged = bytearray(pickle.dumps([make_raw()], protocol))
+    damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    if any(_large_memo_index(op, argument) for op, argument in _opcodes(bytes(damaged))):
+        return  # CPython allocates its memo up to that index before anybody can refuse it
+    with contextlib.suppress(TraceError):
+        loads(bytes(damaged))
+
+
+def _opcodes(data: bytes) -> list[tuple[str, Any]]:
+    found = []
+    with contextlib.suppress(Exception):  # any damage ends the walk
+        for opcode, argument, _ in pickletools.genops(data):
+            found.append((opcode.name, argument))
+    return found
+
+
+def _large_memo_index(name: str, argument: Any) -> bool:
+    return name in ("PUT", "LONG_BINPUT") and int(argument) > 1 << 20

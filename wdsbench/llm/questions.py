@@ -1,0 +1,173 @@
+"""Questions with reference answers: JSONL or CSV, plain or gzipped.
+
+A JSONL line is ``{"question_id": "q1", "question": "...", "references": ["...", "..."]}``, or with
+one ``"reference": "..."``. A CSV has the columns ``question_id,question,reference``, with several
+references separated by ``|``. Other keys and columns are ignored; a question without a reference
+can be asked, but not scored.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TextIO
+
+from pydantic import BaseModel, StrictInt, StrictStr, ValidationError
+
+from wdsbench.llm.errors import QuestionError
+from wdsbench.traces.check import question_id_text
+
+SUFFIXES: Final = (".jsonl", ".jsonl.gz", ".csv", ".csv.gz")
+REFERENCE_SEPARATOR: Final = "|"
+_ENCODING: Final = "utf-8-sig"  # spreadsheets put a byte order mark before their UTF-8
+_COLUMNS: Final = ("question_id", "question", "reference")
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question.
+
+    Attributes:
+        question_id: Its id, always ``str``, unique in its file.
+        question: The text the model is asked.
+        references: Right answers; any of them counts; may be empty.
+    """
+
+    question_id: str
+    question: str
+    references: tuple[str, ...]
+
+
+class _Line(BaseModel):
+    """One question as a file holds it."""
+
+    question_id: StrictStr | StrictInt
+    question: StrictStr
+    references: list[StrictStr] | None = None
+    reference: StrictStr | None = None
+
+    def record(self) -> Question:
+        """Return the question in its one form; empty references do not count."""
+        references = self.references or ([] if self.reference is None else [self.reference])
+        kept = tuple(text.strip() for text in references if text.strip())
+        return Question(question_id_text(self.question_id), self.question, kept)
+
+
+def read_questions(path: Path, limit: int | None = None) -> list[Question]:
+    """Return the questions of a file, in its order.
+
+    Args:
+        path: A file whose name ends in ``.jsonl``, ``.csv``, ``.jsonl.gz`` or ``.csv.gz``.
+        limit: Only the first ``limit`` questions; the rest of the file is not looked at.
+
+    Raises:
+        QuestionError: The file cannot be read, a line is malformed (named by its number), an id
+            comes twice, or there is no question.
+        ValueError: ``limit`` is below 1.
+    """
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit is {limit}; allowed are 1 and more, or None for all questions.")
+    questions: list[Question] = []
+    line_of: dict[str, int] = {}
+    for number, line in _lines(path):
+        try:
+            question = line.record()
+        except ValueError as error:
+            raise QuestionError(str(error), file=str(path), line=number) from error
+        first = line_of.setdefault(question.question_id, number)
+        if first != number:
+            raise QuestionError(
+                f"question_id {question.question_id!r} already stands in line {first}; "
+                "give every question its own id.",
+                file=str(path),
+                line=number,
+            )
+        questions.append(question)
+        if len(questions) == limit:
+            break
+    if not questions:
+        raise QuestionError("the file holds no questions.", file=str(path))
+    return questions
+
+
+def _lines(path: Path) -> Iterator[tuple[int, _Line]]:
+    """Yield (line number, parsed line)."""
+    name = path.name.lower()
+    if not name.endswith(SUFFIXES):
+        raise QuestionError(
+            f"the name ends in none of {', '.join(SUFFIXES)}; convert or rename the file.",
+            file=str(path),
+        )
+    parse = _json_lines if ".jsonl" in name else _csv_lines
+    try:
+        with _open_text(path) as text:
+            yield from parse(text, str(path))
+    except UnicodeDecodeError as error:
+        raise QuestionError(f"not UTF-8 ({error.reason}); convert it.", file=str(path)) from error
+    except (EOFError, zlib.error) as error:
+        raise QuestionError(f"cannot be inflated ({error}).", file=str(path)) from error
+    except OSError as error:
+        detail = f"cannot be read: {error.strerror or error}."
+        raise QuestionError(detail, file=str(path)) from error
+
+
+def _open_text(path: Path) -> TextIO:
+    if path.suffix.lower() == ".gz":
+        return gzip.open(path, "rt", encoding=_ENCODING, newline="")
+    return path.open(encoding=_ENCODING, newline="")
+
+
+def _json_lines(text: TextIO, file: str) -> Iterator[tuple[int, _Line]]:
+    for number, line in enumerate(text, start=1):
+        if not line.strip():
+            continue
+        try:
+            yield number, _Line.model_validate_json(line)
+        except ValidationError as error:
+            raise QuestionError(_first_problem(error), file=file, line=number) from error
+
+
+def _csv_lines(text: TextIO, file: str) -> Iterator[tuple[int, _Line]]:
+    rows = csv.DictReader(text, strict=True)
+    try:
+        missing = [name for name in _COLUMNS if name not in (rows.fieldnames or ())]
+        if missing:
+            raise QuestionError(
+                f"columns are missing: {', '.join(missing)}; the first line is "
+                f"{','.join(_COLUMNS)}.",
+                file=file,
+                line=1,
+            )
+        for row in rows:
+            if None in row or None in row.values():
+                raise QuestionError(
+                    f"{len(rows.fieldnames or ())} columns are named in the first line, this line "
+                    "has more or fewer; put texts with commas in quotes.",
+                    file=file,
+                    line=rows.line_num,
+                )
+            references = row["reference"].split(REFERENCE_SEPARATOR)
+            yield (
+                rows.line_num,
+                _Line(
+                    question_id=row["question_id"], question=row["question"], references=references
+                ),
+            )
+    except csv.Error as error:
+        line = rows.reader.line_num
+        raise QuestionError(f"not a CSV line: {error}.", file=file, line=line) from error
+
+
+def _first_problem(error: ValidationError) -> str:
+    """Return pydantic's first complaint as one sentence."""
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    # A field of type text-or-integer complains once for each; the last part names the type.
+    where = str(first["loc"][0]) if first["loc"] else "the line"
+    return (
+        f"{where}: {first['msg'].lower()}; a line is "
+        '{"question_id": "q1", "question": "...", "references": ["..."]}.'
+    )

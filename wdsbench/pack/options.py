@@ -1,0 +1,60 @@
+"""How a data set is packed, and the words that may be used for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wdsbench.pack.edges import EdgeRule
+
+ATTENTION_KINDS = ("edges",)
+ATTENTION_PLANNED = ("full", "heads", "sketch")
+
+
+@dataclass(frozen=True)
+class PackOptions:
+    """How a data set is packed.
+
+    Attributes:
+        score_column: Column of the score file; None: ``bleurt_score``, or the only one.
+        threshold: A trace is hallucinated (label 1) where its score is below this.
+        missing_score: ``"error"``, ``"drop"`` the trace, or ``"keep"`` it unlabelled.
+        split_by: ``"question"`` (hash of its id) or ``"file"`` (input files dealt 70/15/15).
+        attention: What is kept of the attention maps; a subset of ``ATTENTION_KINDS``.
+        edge_rule: ``top:SHARE`` or ``threshold:WEIGHT``.
+        overflow: ``"scale"`` layers beyond float16 by a power of two, or ``"error"``.
+        shard_mb: Size at which a shard is closed, in megabytes (1e6 bytes).
+    """
+
+    score_column: str | None = None
+    threshold: float = 0.5
+    missing_score: str = "error"
+    split_by: str = "question"
+    attention: tuple[str, ...] = ("edges",)
+    edge_rule: str = "top:0.35"
+    overflow: str = "scale"
+    shard_mb: float = 256.0
+
+    def __post_init__(self) -> None:
+        """Check the words that have a fixed vocabulary.
+
+        Raises:
+            ValueError: A value outside it; what is allowed is named.
+        """
+        for name, allowed in (
+            ("missing_score", ("error", "drop", "keep")),
+            ("split_by", ("question", "file")),
+            ("overflow", ("scale", "error")),
+        ):
+            value = getattr(self, name)
+            if value not in allowed:
+                raise ValueError(f"{name}: {value!r} is not one of {', '.join(allowed)}")
+        for kind in self.attention:
+            if kind in ATTENTION_PLANNED:
+                raise ValueError(
+                    f"attention: {kind!r} is not packed by this version; it packs {ATTENTION_KINDS}"
+                )
+            if kind not in ATTENTION_KINDS:
+                raise ValueError(
+                    f"attention: {kind!r} is not one of {', '.join(ATTENTION_KINDS)}, none"
+                )
+        EdgeRule.parse(self.edge_rule)

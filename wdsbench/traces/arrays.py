@@ -1,0 +1,80 @@
+"""NumPy arrays from whatever a trace holds.
+
+torch is looked at only where its caller has already imported it.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+# float16 without its sign bit: all exponent bits set is infinity, anything above is NaN.
+_HALF_MAGNITUDE = np.uint16(0x7FFF)
+_HALF_INFINITY = 0x7C00
+# The block and its temporary stay in a core's L2 cache.
+_BLOCK_ELEMENTS = 64 * 1024
+
+
+def is_tensor(value: object) -> bool:
+    """Return whether ``value`` is a torch tensor, without importing torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def tensor_to_numpy(tensor: Any) -> NDArray[Any]:
+    """Return a torch tensor's values on the CPU; bfloat16, unknown to NumPy, as float32.
+
+    The array shares the tensor's memory where no conversion is needed.
+
+    Raises:
+        ValueError: The tensor is sparse, on the meta device, or of a dtype that NumPy lacks
+            (float8, quantised).
+    """
+    import torch
+
+    tensor = tensor.detach().cpu()
+    if tensor.dtype == torch.bfloat16:
+        tensor = tensor.float()
+    try:
+        values: NDArray[Any] = tensor.numpy()
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(
+            f"a torch tensor ({tensor.layout}, {tensor.dtype}) has no NumPy form; save it dense as "
+            "float16 or float32"
+        ) from error
+    return values
+
+
+def as_array(value: object) -> NDArray[Any]:
+    """Return an array, a tensor or (nested) lists of numbers as a plain array.
+
+    Shares memory with ``value`` where it can.
+
+    Raises:
+        ValueError: Lists are ragged, or a tensor has no NumPy form.
+    """
+    if is_tensor(value):
+        return tensor_to_numpy(value)
+    if isinstance(value, list | tuple) and any(is_tensor(part) for part in value):
+        return np.stack([as_array(part) for part in value])
+    return np.asarray(value)
+
+
+def has_nan(values: NDArray[Any]) -> bool:
+    """Return whether a float array holds a NaN; reads it once, block by block.
+
+    Args:
+        values: C-contiguous, in native byte order.
+    """
+    flat = values.reshape(-1)
+    for first in range(0, flat.size, _BLOCK_ELEMENTS):
+        block = flat[first : first + _BLOCK_ELEMENTS]
+        if block.dtype == np.float16:  # NumPy's isnan goes through a scalar loop for halves
+            if int((block.view(np.uint16) & _HALF_MAGNITUDE).max()) > _HALF_INFINITY:
+                return True
+        elif np.isnan(block).any():
+            return True
+    return False

@@ -1,0 +1,392 @@
+"""Turn a raw trace dict, from whoever wrote it, into a ``Trace``.
+
+The raw format (L layers, T tokens of prompt and answer, H heads):
+
+    hidden_states           L arrays [T, D], or one [L, T, D]; floats
+    tokens                  T token ids
+    question_id             text or integer
+    attentions              L arrays [H, T, T], or one [L, H, T, T]; may be missing
+    tokens_decoded          T texts; may be missing
+    generated_answer_clean  text; may be missing
+    prompt_length           1 .. T - 1; may be missing: unknown, never guessed
+    token_logprobs          T - prompt_length natural logarithms; may be missing
+    trace_number, label     integer from 0; 0 or 1; may be missing
+
+Arrays are NumPy or torch. Other keys are ignored. Known variants are brought into this form and
+each change is a remark in the trace, worded the same for every trace so that remarks can be
+counted; anything else is a ``TraceError``.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wdsbench.errors import TraceError
+from wdsbench.records import Trace
+from wdsbench.traces.arrays import as_array, has_nan
+
+REMARK_BATCH_AXIS: Final = "dropped a leading batch axis of 1"
+REMARK_EMBEDDING_STATE: Final = (
+    "dropped the first of L+1 hidden states (the embedding output, before layer 0)"
+)
+REMARK_LAST_TOKEN_STATES: Final = (
+    "only the last generation step was saved: states of one token beside T tokens, "
+    "usable with tokens='last' only"
+)
+REMARK_LAST_TOKEN_ATTENTION: Final = "dropped attention that was saved for the last token only"
+REMARK_LOGPROBS_CUT: Final = "kept the token_logprobs of the answer only"
+REMARK_LOGPROBS_DROPPED: Final = "dropped token_logprobs, since prompt_length is unknown"
+REMARK_NO_TEXTS: Final = "no tokens_decoded"
+REMARK_NO_ANSWER: Final = "no generated_answer_clean"
+
+_REQUIRED: Final = ("hidden_states", "tokens", "question_id")
+_FLOATS: Final = (np.float16, np.float32, np.float64)
+# Log-softmax in low precision ends a little above 0.
+_LOGPROB_MAX: Final = 1e-2
+
+
+def check_trace(raw: Mapping[str, Any], file: str, position: int) -> Trace:
+    """Return the raw trace, checked, as a ``Trace``.
+
+    Its float arrays are C-contiguous and in native byte order; dtypes float16, float32 and float64
+    are kept. They may share memory with ``raw`` and may be read-only.
+
+    Args:
+        raw: The raw dict.
+        file: The raw file, for the record and for errors.
+        position: The trace's place in that file, from 0.
+
+    Raises:
+        TraceError: A required key is missing, or a value has the wrong type, dtype, shape or range,
+            or is NaN.
+    """
+    return _Checker(raw, file, position).trace()
+
+
+class _Checker:
+    """One trace under check: collects remarks, and knows the place that errors name."""
+
+    def __init__(self, raw: object, file: str, position: int) -> None:
+        self.file = file
+        self.position = position
+        self.question_id: str | None = None
+        self.remarks: dict[str, None] = {}  # a set that keeps its order
+        if not isinstance(raw, Mapping):
+            raise self.error(
+                f"a trace is a dict, this is a {type(raw).__name__}; save a list of dicts."
+            )
+        self.raw = raw
+        self.question_id = self.checked_question_id() if "question_id" in raw else None
+        missing = [key for key in _REQUIRED if raw.get(key) is None]
+        if missing:
+            keys = ", ".join(sorted(map(str, raw))) or "none"
+            raise self.error(
+                f"required keys are missing: {', '.join(missing)} (keys found: {keys})."
+            )
+
+    def error(self, detail: str) -> TraceError:
+        return TraceError(
+            detail, file=self.file, position=self.position, question_id=self.question_id
+        )
+
+    def remark(self, text: str) -> None:
+        self.remarks[text] = None
+
+    def trace(self) -> Trace:
+        assert self.question_id is not None  # a required key
+        tokens = self.tokens()
+        hidden = self.hidden_states()
+        attentions = self.attentions(len(tokens))
+        hidden = self.matched_hidden(hidden, len(tokens), attentions)
+        if attentions is not None and attentions[0].shape[1] != len(tokens):
+            self.remark(REMARK_LAST_TOKEN_ATTENTION)
+            attentions = None
+        for name, layers in (("hidden_states", hidden), ("attentions", attentions or ())):
+            for layer, values in enumerate(layers):
+                if has_nan(values):
+                    raise self.error(
+                        f"{name}, layer {layer}, holds NaN; NaN is refused since every detector "
+                        "would return NaN: extract this trace again, or leave it out."
+                    )
+        prompt_length = self.prompt_length(len(tokens))
+        return Trace(
+            question_id=self.question_id,
+            hidden=hidden,
+            attentions=attentions,
+            tokens=tokens,
+            token_texts=self.token_texts(len(tokens)),
+            answer=self.answer(),
+            prompt_length=prompt_length,
+            token_logprobs=self.token_logprobs(len(tokens), prompt_length),
+            trace_number=self.trace_number(),
+            label=self.label(),
+            file=self.file,
+            position=self.position,
+            remarks=tuple(self.remarks),
+        )
+
+    def checked_question_id(self) -> str:
+        value = _scalar(self.raw["question_id"])
+        try:
+            return question_id_text(value)
+        except ValueError as error:
+            raise self.error(str(error)) from error
+
+    def tokens(self) -> NDArray[np.int64]:
+        values = self.array("tokens", self.raw["tokens"])
+        if values.ndim == 2 and values.shape[0] == 1:
+            self.remark(REMARK_BATCH_AXIS)
+            values = values[0]
+        if values.dtype.kind not in "iu" or values.ndim != 1 or values.size == 0:
+            raise self.error(
+                f"tokens has dtype {values.dtype} and shape {values.shape}; allowed are T >= 1 "
+                "integers: save the token ids of prompt and answer as one sequence."
+            )
+        return values.astype(np.int64)
+
+    def hidden_states(self) -> NDArray[Any]:
+        """Return ``[L, t, D]``; t is T or 1, compared with the tokens later."""
+        layers = self.layers("hidden_states", axes=2)
+        if layers.ndim == 2:  # [L, D]: one vector a layer
+            layers = layers[:, None, :]
+        return layers
+
+    def attentions(self, token_count: int) -> list[NDArray[Any]] | None:
+        """Return L arrays ``[H, T, T]``; ``[H, 1, t]`` if only the last token's were saved."""
+        value = self.raw.get("attentions")
+        if value is None or (isinstance(value, list | tuple) and not value):
+            return None
+        layers = self.layers("attentions", axes=3)
+        rows, columns = layers.shape[2:]
+        # The last generation step alone has one row, and no column for the token it produced.
+        if rows != 1 and (rows, columns) != (token_count, token_count):
+            raise self.error(
+                f"attentions of a layer have shape {layers.shape[1:]} beside {token_count} tokens; "
+                f"allowed is [heads, {token_count}, {token_count}]."
+            )
+        return list(layers)
+
+    def layers(self, name: str, axes: int) -> NDArray[Any]:
+        """Return the layers stacked as ``[L, ...]`` with ``axes`` axes each.
+
+        Hidden states may have one fewer: a single vector for each layer.
+        """
+        value = self.raw[name]
+        if isinstance(value, list | tuple):
+            if not value:
+                raise self.error(f"{name} is empty; allowed is one array for each layer.")
+            parts = [
+                self.array(f"{name}, layer {layer},", part) for layer, part in enumerate(value)
+            ]
+            shapes = {part.shape for part in parts}
+            if len(shapes) > 1:
+                raise self.error(
+                    f"{name} differ in shape from layer to layer: "
+                    f"{', '.join(map(str, sorted(shapes)))}; save the same tokens for every layer."
+                )
+            for layer, part in enumerate(parts):
+                self.check_float(f"{name}, layer {layer},", part)
+            stacked = np.stack(parts)
+        else:
+            stacked = self.array(name, value)
+            self.check_float(name, stacked)
+        wanted = axes + 1
+        if stacked.ndim == wanted + 1 and 1 in stacked.shape[:2]:
+            self.remark(REMARK_BATCH_AXIS)
+            stacked = stacked[:, 0] if stacked.shape[1] == 1 else stacked[0]
+        vectors = name == "hidden_states" and stacked.ndim == 2
+        if (stacked.ndim != wanted and not vectors) or 0 in stacked.shape:
+            form = "[layers, tokens, features]" if axes == 2 else "[layers, heads, tokens, tokens]"
+            raise self.error(
+                f"{name} together have shape {stacked.shape}; allowed is {form}, none of them 0."
+            )
+        return np.asarray(stacked, dtype=stacked.dtype.newbyteorder("="), order="C")
+
+    def matched_hidden(
+        self, hidden: NDArray[Any], token_count: int, attentions: list[NDArray[Any]] | None
+    ) -> NDArray[Any]:
+        if attentions is not None and len(hidden) != len(attentions):
+            if len(hidden) != len(attentions) + 1:
+                raise self.error(
+                    f"{len(hidden)} layers of hidden_states beside {len(attentions)} of "
+                    "attentions; allowed are as many, or one more (the embedding output first)."
+                )
+            self.remark(REMARK_EMBEDDING_STATE)
+            hidden = hidden[1:]
+        states = hidden.shape[1]
+        if states != token_count:
+            if states != 1:
+                raise self.error(
+                    f"hidden_states of {states} tokens beside {token_count} tokens; allowed are "
+                    f"{token_count}, or 1 (the last token). A common cause: generate() returns no "
+                    "state for the token it produced last; run one forward pass over prompt and "
+                    "answer and save that."
+                )
+            self.remark(REMARK_LAST_TOKEN_STATES)
+        return hidden
+
+    def prompt_length(self, token_count: int) -> int | None:
+        value = _scalar(self.raw.get("prompt_length"))
+        if value is None:
+            return None
+        number = self.integer("prompt_length", value, f"an integer in 1 .. {token_count - 1}")
+        if not 1 <= number < token_count:
+            raise self.error(
+                f"prompt_length is {number} of {token_count} tokens; allowed is 1 .. "
+                f"{token_count - 1}, since prompt and "
+                "answer have a token each: correct it, or leave it out if it is not known."
+            )
+        return number
+
+    def token_texts(self, token_count: int) -> list[str]:
+        value = self.raw.get("tokens_decoded")
+        if value is None:
+            self.remark(REMARK_NO_TEXTS)
+            return []
+        if isinstance(value, np.ndarray):
+            value = value.reshape(-1).tolist()
+        if not isinstance(value, list | tuple):
+            raise self.error(
+                f"tokens_decoded is a {type(value).__name__}; allowed is a list of {token_count} "
+                "texts."
+            )
+        if len(value) == 1 and isinstance(value[0], list | tuple) and token_count != 1:
+            self.remark(REMARK_BATCH_AXIS)
+            value = value[0]
+        if len(value) != token_count or not all(isinstance(text, str) for text in value):
+            raise self.error(
+                f"tokens_decoded holds {len(value)} entries beside {token_count} tokens; allowed "
+                "is one text a token."
+            )
+        return [_storable(text) for text in value]
+
+    def answer(self) -> str:
+        value = self.raw.get("generated_answer_clean")
+        if value is None:
+            self.remark(REMARK_NO_ANSWER)
+            return ""
+        if not isinstance(value, str):
+            raise self.error(
+                f"generated_answer_clean is a {type(value).__name__}; allowed is text."
+            )
+        return _storable(value)
+
+    def token_logprobs(
+        self, token_count: int, prompt_length: int | None
+    ) -> NDArray[np.float32] | None:
+        value = self.raw.get("token_logprobs")
+        if value is None:
+            return None
+        if prompt_length is None:
+            self.remark(REMARK_LOGPROBS_DROPPED)
+            return None
+        values = self.array("token_logprobs", value)
+        if values.ndim == 2 and values.shape[0] == 1:
+            self.remark(REMARK_BATCH_AXIS)
+            values = values[0]
+        answer_tokens = token_count - prompt_length
+        if values.shape == (token_count,):
+            self.remark(REMARK_LOGPROBS_CUT)
+            values = values[prompt_length:]
+        if values.shape != (answer_tokens,):
+            raise self.error(
+                f"token_logprobs has shape {values.shape} beside {prompt_length} prompt and "
+                f"{answer_tokens} answer tokens; allowed are {answer_tokens} (one for each answer "
+                f"token) or {token_count} (one for each token)."
+            )
+        self.check_float("token_logprobs", values)
+        if not bool((values <= _LOGPROB_MAX).all()):  # NaN compares false
+            raise self.error(
+                "token_logprobs holds NaN or a value above 0; allowed are natural logarithms of "
+                "probabilities, which are at most 0."
+            )
+        return values.astype(np.float32)
+
+    def trace_number(self) -> int | None:
+        value = _scalar(self.raw.get("trace_number"))
+        if value is None:
+            return None
+        number = self.integer("trace_number", value, "an integer from 0")
+        if number < 0:
+            raise self.error(f"trace_number is {number}; allowed is an integer from 0.")
+        return number
+
+    def label(self) -> float | None:
+        value = _scalar(self.raw.get("label"))
+        if value is None:
+            return None
+        if not isinstance(value, bool | int | float | np.number | np.bool_) or value not in (0, 1):
+            raise self.error(f"label is {value!r}; allowed are 1 (hallucinated) and 0 (right).")
+        return float(value)
+
+    def integer(self, name: str, value: object, allowed: str) -> int:
+        try:
+            if isinstance(value, bool | np.bool_):
+                raise TypeError
+            return operator.index(value)  # type: ignore[arg-type]
+        except TypeError:
+            raise self.error(f"{name} is {value!r}; allowed is {allowed}.") from None
+
+    def array(self, name: str, value: object) -> NDArray[Any]:
+        if value is None:
+            raise self.error(
+                f"{name} is None; save it, or leave the whole key out where it may be missing."
+            )
+        try:
+            return as_array(value)
+        except ValueError as error:
+            said = str(error).splitlines()[0]
+            raise self.error(f"{name} cannot be read as one array: {said}.") from error
+
+    def check_float(self, name: str, values: NDArray[Any]) -> None:
+        if values.dtype.newbyteorder("=") not in _FLOATS:
+            raise self.error(
+                f"{name} has dtype {values.dtype}; allowed are float16, float32, float64 (and "
+                "bfloat16 as a torch tensor)."
+            )
+
+
+def question_id_text(value: object) -> str:
+    """Return a question id as the ``str`` under which all rooms compare it.
+
+    Integers become their decimal digits.
+
+    Raises:
+        ValueError: The id is neither text nor an integer, is empty, or is no valid Unicode.
+    """
+    if isinstance(value, str):
+        if not value:
+            raise ValueError("question_id is empty; give every question an id.")
+        if _storable(value) != value:
+            raise ValueError("question_id is not valid Unicode (a lone surrogate); rename it.")
+        return str(value)
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        return str(int(value))
+    raise ValueError(f"question_id is a {type(value).__name__}; allowed are text and integers.")
+
+
+def _scalar(value: object) -> object:
+    """Return an array or tensor of one element as that element, anything else as it is."""
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if (
+        hasattr(value, "ndim")
+        and hasattr(value, "item")
+        and getattr(value, "size", None) is not None
+    ):
+        array = as_array(value)
+        return array.reshape(-1)[0] if array.size == 1 and array.dtype != object else value
+    return value
+
+
+def _storable(text: str) -> str:
+    """Return ``text`` as UTF-8 can hold it.
+
+    Lone surrogates, which a byte-level tokenizer may leave, become ``?``.
+    """
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")

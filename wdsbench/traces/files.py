@@ -1,0 +1,102 @@
+"""Find and open raw trace files."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO, Final, cast
+
+from isal import igzip
+
+from wdsbench.errors import TraceError
+
+PICKLE_SUFFIXES: Final = (".pkl", ".pickle", ".pkl.gz", ".pickle.gz")
+TENSOR_SUFFIXES: Final = (".pt", ".pth")
+# RFC 1952, section 2.3.1; no pickle starts with these bytes.
+GZIP_MAGIC: Final = b"\x1f\x8b"
+
+
+def expand_patterns(patterns: Sequence[str | Path]) -> list[Path]:
+    """Return the trace files that any of ``patterns`` names, sorted by path, each once.
+
+    A pattern is a file, a folder (all trace files directly in it) or a glob
+    (``traces_data/*.pkl*``, ``**`` for any depth). Hidden files, which a writer's temporary files
+    are, match no glob.
+
+    Raises:
+        TraceError: A pattern matches nothing; a match is no trace file; or a file and its
+            compressed twin (``a.pkl``, ``a.pkl.gz``) both match, since then every trace would come
+            twice.
+    """
+    found: dict[str, Path] = {}
+    for pattern in patterns:
+        matches = _matches(str(pattern))
+        if not matches:
+            raise TraceError(
+                f"no file matches {str(pattern)!r} (working folder {Path.cwd()}); "
+                "quote the pattern and check the path, for example 'traces_data/*.pkl*'."
+            )
+        for path in sorted(matches):
+            if kind_of(path) is None:
+                raise TraceError(
+                    f"the name ends in none of {', '.join(PICKLE_SUFFIXES + TENSOR_SUFFIXES)}; "
+                    "move the file away or choose a narrower pattern.",
+                    file=str(path),
+                )
+            found.setdefault(os.path.realpath(path), path)
+    paths = sorted(found.values())
+    names = {str(path) for path in paths}
+    for path in paths:
+        if path.suffix == ".gz" and str(path.with_suffix("")) in names:
+            raise TraceError(
+                f"both {path.with_suffix('').name} and {path.name} match; every trace would come "
+                "twice: keep one of them, or choose a narrower pattern.",
+                file=str(path),
+            )
+    return paths
+
+
+def kind_of(path: Path) -> str | None:
+    """Return ``"pickle"``, ``"tensors"`` or None by the file's name."""
+    name = path.name.lower()
+    if name.endswith(PICKLE_SUFFIXES):
+        return "pickle"
+    return "tensors" if name.endswith(TENSOR_SUFFIXES) else None
+
+
+def open_raw(path: Path) -> BinaryIO:
+    """Return ``path`` opened for reading; inflated if its first bytes say gzip.
+
+    Raises:
+        TraceError: The file does not exist, cannot be opened, or is empty.
+    """
+    try:
+        stream = path.open("rb")
+        try:
+            magic = stream.read(len(GZIP_MAGIC))
+            stream.seek(0)
+        except BaseException:
+            stream.close()
+            raise
+    except OSError as error:
+        raise TraceError(f"cannot be read: {error.strerror or error}.", file=str(path)) from error
+    if not magic:
+        stream.close()
+        raise TraceError("the file is empty; write it again.", file=str(path))
+    if magic == GZIP_MAGIC:
+        stream.close()
+        return cast(BinaryIO, igzip.open(path, "rb"))  # type: ignore[no-untyped-call]
+    return stream
+
+
+def _matches(pattern: str) -> list[Path]:
+    literal = Path(pattern)
+    if literal.is_dir():
+        return [
+            path for path in literal.glob("[!.]*") if kind_of(path) is not None and path.is_file()
+        ]
+    if literal.exists():  # a name may contain brackets
+        return [literal]
+    return [path for path in map(Path, glob.glob(pattern, recursive=True)) if path.is_file()]  # noqa: PTH207

@@ -1,0 +1,98 @@
+"""Raw trace files to checked traces, one file in memory at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from wdsbench.errors import TraceError
+from wdsbench.records import Trace
+from wdsbench.traces.check import check_trace
+from wdsbench.traces.files import kind_of, open_raw
+from wdsbench.traces.tensors import is_sequences, load_tensors, sequence_traces
+from wdsbench.traces.unpickle import load_pickle
+
+# torch.save writes a zip archive (PKZIP APPNOTE 4.3.7), also under a name ending in .pkl.
+_ZIP_MAGIC: Final = b"PK\x03\x04"
+
+
+def read_traces(path: Path) -> Iterator[Trace]:
+    """Yield the checked traces of one raw file, in its order.
+
+    A pickle holds a list of raw dicts, one raw dict, or ``{"traces": list}``; a file may hold
+    several pickles one after the other. A ``.pt`` holds preprocessed ``sequences`` or the same raw
+    dicts. Memory is bounded by the file's content, and shrinks as traces are consumed.
+
+    Raises:
+        TraceError: The file cannot be read, or a trace fails its check.
+    """
+    file = str(path)
+    position = 0
+    for content in _contents(path):
+        if is_sequences(content):
+            for trace in sequence_traces(_mapping(content), file):
+                yield trace
+                position += 1
+            continue
+        raws = _raw_dicts(content, file)
+        del content  # the list below is now the only owner
+        for index in range(len(raws)):
+            raw, raws[index] = raws[index], None
+            yield check_trace(raw, file, position)
+            position += 1
+    if position == 0:
+        raise TraceError("the file holds no traces; leave it out.", file=file)
+
+
+def _contents(path: Path) -> Iterator[object]:
+    """Yield each object in the file; the caller's reference is the only one."""
+    with open_raw(path) as stream:
+        start = _peek(stream, len(_ZIP_MAGIC), str(path))
+        if kind_of(path) != "tensors" and start != _ZIP_MAGIC:
+            while start:
+                yield load_pickle(stream, file=str(path))
+                start = _peek(stream, 1, str(path))
+            return
+    yield load_tensors(path)
+
+
+def _peek(stream: Any, size: int, file: str) -> bytes:
+    """Return the next bytes without consuming them; a gzip stream cannot seek back cheaply."""
+    try:
+        return bytes(stream.peek(size)[:size])
+    except (OSError, EOFError) as error:
+        raise TraceError(
+            f"cannot be inflated ({error}); the file is cut short or damaged, write or copy it "
+            "again.",
+            file=file,
+        ) from error
+
+
+def _raw_dicts(content: object, file: str) -> list[Any]:
+    """Return a new list of the raw dicts in ``content``."""
+    if isinstance(content, Mapping):
+        if isinstance(content.get("traces"), list | tuple):
+            return list(content["traces"])
+        if "hidden_states" in content or "question_id" in content:
+            return [content]
+        keys = ", ".join(sorted(map(str, content))[:10]) or "none"
+        raise TraceError(
+            f"the file holds a dict that is no trace (keys: {keys}); allowed are a list of trace "
+            "dicts, one trace dict, "
+            "or {'traces': list}.",
+            file=file,
+        )
+    if isinstance(content, list | tuple):
+        return list(content)
+    raise TraceError(
+        f"the file holds a {type(content).__name__}; allowed are a list of trace dicts, one trace "
+        "dict, "
+        "or {'traces': list}.",
+        file=file,
+    )
+
+
+def _mapping(content: object) -> Mapping[str, Any]:
+    assert isinstance(content, Mapping)  # is_sequences said so
+    return content
