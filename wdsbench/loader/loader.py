@@ -178,21 +178,24 @@ class TraceLoader:
         stats = self.stats = LoaderStats(epoch=epoch)
         decoder = BatchDecoder(self.index, self._worker_plan())
         source = self._batches(epoch, decoder)
-        while True:
-            start = time.perf_counter()
-            batch = next(source, None)
-            if batch is None:
-                break
-            if self.device is not None:
-                batch = move_batch(batch, self.device)
-            handed = time.perf_counter()
-            stats.loader_seconds += handed - start
-            stats.samples += len(batch)
-            stats.batches += 1
-            yield batch
-            stats.trainer_seconds += time.perf_counter() - handed
+        try:
+            while True:
+                start = time.perf_counter()
+                batch = next(source, None)
+                if batch is None:
+                    break
+                if self.device is not None:
+                    batch = move_batch(batch, self.device)
+                handed = time.perf_counter()
+                stats.loader_seconds += handed - start
+                stats.samples += len(batch)
+                stats.batches += 1
+                stats.bytes_read = decoder.bytes_read
+                yield batch
+                stats.trainer_seconds += time.perf_counter() - handed
+        finally:
+            _stop_workers(source)
         self._check_count(stats)
-        stats.bytes_read = decoder.bytes_read
 
     def _batches(self, epoch: int, decoder: BatchDecoder) -> Iterator[Batch]:
         self._pieces.epoch = epoch
@@ -252,6 +255,17 @@ class TraceLoader:
                 f"epoch {stats.epoch} gave {stats.samples} samples, the index says {expected}",
                 shard=str(self.index.folder),
             )
+
+
+def _stop_workers(source: Iterator[Batch]) -> None:
+    """End worker processes now, also after an error or an early break.
+
+    torch has no public call for it and waits for the garbage collector, which finds the iterator of
+    a failed epoch late (its traceback holds it) and then waits five seconds for each worker.
+    """
+    stop = getattr(source, "_shutdown_workers", None)
+    if stop is not None:
+        stop()
 
 
 def move_batch(batch: Batch, device: torch.device) -> Batch:
