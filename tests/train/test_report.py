@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 
+import pytest
 from rich.console import Console
 
 from wdsbench.train.report import markdown, print_results
@@ -39,10 +40,12 @@ RESULTS = Results(
 )
 
 
-def test_terminal_table() -> None:
+@pytest.mark.parametrize("width", [80, 160])
+def test_terminal_table(width: int) -> None:
     text = io.StringIO()
-    print_results(RESULTS, Console(file=text, width=160))
+    print_results(RESULTS, Console(file=text, width=width))
     shown = text.getvalue()
+    assert max(map(len, shown.splitlines())) <= width
     for words in (
         "0.813 [0.650, 0.750]",
         "+0.113 [+0.050, +0.170]",

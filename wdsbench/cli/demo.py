@@ -13,7 +13,7 @@ EXAMPLE = "wdsbench demo --out wdsbench-demo"
 
 def command(
     out: Path = typer.Option(Path("wdsbench-demo"), help="Folder for everything it makes."),
-    questions: int = typer.Option(6000, help="How many of the embedded questions are asked."),
+    questions: int = typer.Option(6400, help="How many of the embedded questions are asked."),
     seed: int = typer.Option(0, help="Of training; same seed, same numbers."),
     fresh: bool = typer.Option(False, help="Do everything again, whatever is there."),
     as_json: bool = typer.Option(False, "--json", help="Print results.json instead of the table."),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from wdsbench.train.files import write_whole
 from wdsbench.train.results import DetectorResult, Difference, Results
@@ -24,28 +25,43 @@ _COLUMNS = (
     "n_pos/n_neg",
 )
 
+#: Characters that all columns need side by side; on less they stand in two tables.
+_WIDE = 120
+_NARROW_COLUMNS = (
+    ("detector", "AUROC", "vs logprob_mean", "n_pos/n_neg"),
+    ("detector", "AUPRC", "F1", "accuracy", "FPR@95", "ECE"),
+)
 
-def results_table(results: Results) -> Table:
+
+def results_table(results: Results, columns: Sequence[str] = _COLUMNS) -> Table:
     """Return the detectors' figures as a table, the highest AUROC in bold."""
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title="Detectors on the test split", caption=Text(_caption(results)))
-    for column in _COLUMNS:
-        # Names may be cut on a narrow terminal, figures never.
-        table.add_column(column, justify="left" if column == "detector" else "right", no_wrap=True)
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for column in columns:
+        # A figure that does not fit is folded, never cut.
+        justify: Literal["left", "right"] = "left" if column == "detector" else "right"
+        table.add_column(column, justify=justify, overflow="fold")
     top = max((result.auroc for result in results.detectors.values()), default=None)
     for name, result in results.detectors.items():
         style = "bold" if result.auroc == top else ""
-        table.add_row(*(Text(cell) for cell in _cells(name, result)), style=style)
+        cells = dict(zip(_COLUMNS, _cells(name, result), strict=True))
+        table.add_row(*(Text(cells[column]) for column in columns), style=style)
     return table
 
 
 def print_results(results: Results, console: Console) -> None:
-    """Print the table, and each detector that was not available with its reason."""
+    """Print the table (two where the console is narrow), and each detector that was not available
+    with its reason.
+    """
     from rich.text import Text
 
-    console.print(results_table(results))
+    console.print("Detectors on the test split", style="bold")
+    for columns in (_COLUMNS,) if console.width >= _WIDE else _NARROW_COLUMNS:
+        console.print(results_table(results, columns))
+    console.print(Text(_caption(results)))
     for name, reason in results.not_available.items():
         console.print(Text(f"{name}: {reason}"))
 
