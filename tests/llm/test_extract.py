@@ -11,7 +11,7 @@ import torch
 from llm.tiny import FEATURES, HEADS, LAYERS, VOCABULARY, make_model, make_questions, make_tokenizer
 
 import wdsbench
-from wdsbench.llm.errors import ModelError, QuestionError
+from wdsbench.errors import ModelError, QuestionError
 from wdsbench.llm.extract import extract
 from wdsbench.llm.model import load_model
 from wdsbench.llm.questions import Question, read_questions

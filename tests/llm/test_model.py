@@ -9,7 +9,7 @@ import pytest
 import torch
 from llm.tiny import make_model, make_tokenizer
 
-from wdsbench.llm.errors import ModelError
+from wdsbench.errors import ModelError
 from wdsbench.llm.model import load_model
 
 

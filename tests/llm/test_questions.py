@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from wdsbench.llm.errors import QuestionError
+from wdsbench.errors import QuestionError
 from wdsbench.llm.questions import Question, read_questions
 
 JSONL = """\

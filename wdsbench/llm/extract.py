@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from wdsbench.llm.errors import QuestionError
+from wdsbench.errors import QuestionError
 from wdsbench.llm.questions import Question
 from wdsbench.llm.states import Answered, StateReader, generate
 from wdsbench.progress import Progress, no_progress

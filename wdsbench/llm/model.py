@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
-from wdsbench.llm.errors import ModelError
+from wdsbench.errors import ModelError
 
 DTYPES: Final = {
     "float32": torch.float32,

@@ -18,7 +18,7 @@ from typing import Final, TextIO
 
 from pydantic import BaseModel, StrictInt, StrictStr, ValidationError
 
-from wdsbench.llm.errors import QuestionError
+from wdsbench.errors import QuestionError
 from wdsbench.traces.check import question_id_text
 
 SUFFIXES: Final = (".jsonl", ".jsonl.gz", ".csv", ".csv.gz")

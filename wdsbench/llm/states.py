@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import GenerationConfig
 
-from wdsbench.llm.errors import ModelError
+from wdsbench.errors import ModelError
 from wdsbench.llm.questions import Question
 
 
