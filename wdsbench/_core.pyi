@@ -44,6 +44,16 @@ def narrow_float(source: Buffer, target: Buffer) -> None:
 def parse_npy_header(member: Buffer, member_size: int) -> tuple[str, tuple[int, ...], int]:
     """Return (descr, shape, payload offset) of the npy header at the start of ``member``."""
 
+def list_tar_members(fd: int) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
+    """Return (names, data offsets, sizes) of the regular files of a tar, in order.
+
+    USTAR, PAX and GNU long names are read. Every header's checksum, every size and the end of the
+    archive are proved; names that are not UTF-8 come out as ``os.fsdecode`` gives them.
+
+    Raises:
+        FormatError: A damaged or cut archive, or an entry that is not a regular file or directory.
+    """
+
 def decode_rows(
     jobs: NDArray[np.int64],
     layers: NDArray[np.int64],

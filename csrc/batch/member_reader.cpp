@@ -1,10 +1,8 @@
 #include "batch/member_reader.hpp"
 
+#include "bytes/file_read.hpp"
+
 #include <array>
-#include <cerrno>
-#include <cstring>
-#include <string>
-#include <unistd.h>
 
 namespace wdsbench::batch {
 
@@ -15,26 +13,7 @@ namespace {
 constexpr std::size_t USUAL_HEADER_BYTES = 128;
 
 void read_at(const MemberRef &ref, std::uint64_t at, std::size_t count, void *out) {
-  auto *target = static_cast<std::uint8_t *>(out);
-  std::uint64_t position = ref.offset_bytes + at;
-  while (count > 0) {
-    const ssize_t got = ::pread(ref.fd, target, count, static_cast<off_t>(position));
-    if (got < 0) {
-      if (errno == EINTR) {
-        continue;
-      }
-      throw FormatError(FormatKind::io, position,
-                        std::string("cannot read: ") + std::strerror(errno));
-    }
-    if (got == 0) {
-      throw FormatError(FormatKind::truncated, position,
-                        "the file ends here, " + std::to_string(count) +
-                            " bytes of the member are missing");
-    }
-    target += got;
-    position += static_cast<std::uint64_t>(got);
-    count -= static_cast<std::size_t>(got);
-  }
+  read_exactly(ref.fd, ref.offset_bytes + at, count, out);
 }
 
 npy::Header read_header(const MemberRef &ref) {

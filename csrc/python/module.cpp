@@ -6,6 +6,7 @@ PYBIND11_MODULE(_core, module) {
   wdsbench::python::bind_errors(module);
   wdsbench::python::bind_half(module);
   wdsbench::python::bind_npy(module);
+  wdsbench::python::bind_tar(module);
   wdsbench::python::bind_batch(module);
   wdsbench::python::bind_graph(module);
 }

@@ -24,7 +24,7 @@ from wdsbench.errors import ShardError
 from wdsbench.loader.decode import BatchDecoder, DecodePlan
 from wdsbench.loader.select import Tokens, check_layout, is_single, select_layers, select_tokens
 from wdsbench.records import Batch, FieldSpec
-from wdsbench.shards.index import DatasetIndex
+from wdsbench.shards.open import open_index
 from wdsbench.stream import EpochShuffle, PieceList, SampleRows, this_consumer
 from wdsbench.stream.pieces import share_of
 
@@ -74,7 +74,7 @@ class TraceLoader:
 
     def __init__(
         self,
-        path: str | Path,
+        path: str | Path | Sequence[str | Path],
         split: str | None = "train",
         *,
         fields: Sequence[str] = ("hidden",),
@@ -93,7 +93,7 @@ class TraceLoader:
         """Open a data set.
 
         Args:
-            path: Folder with an index.
+            path: Folder with an index; or tar files: one, a pattern with braces or stars, a list.
             split: train, val, test; None: all.
             fields: hidden, logprobs, meta; empty: what the index holds alone (labels, lengths,
                 ids).
@@ -118,7 +118,7 @@ class TraceLoader:
                 asked for.
             ValueError: An argument outside its range.
         """
-        self.index = DatasetIndex.open(path)
+        self.index = open_index(path)
         self.split = split
         self.batch_size = _at_least(batch_size, 1, "batch_size")
         self.drop_last = drop_last
@@ -129,6 +129,10 @@ class TraceLoader:
         self._epoch = 0
         _check_words(fields, FIELDS, "fields")
         _check_words([verify], VERIFY, "verify")
+        if verify == "hash" and not self.index.has_hashes:
+            raise ValueError(
+                "verify='hash': tar files without an index have no hashes; use 'header'"
+            )
         if layout == "graph":
             tokens = "all"
         rows = self._rows()

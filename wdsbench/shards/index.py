@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationErr
 
 from wdsbench.errors import ShardError
 from wdsbench.records import SPLITS, FieldSpec
+from wdsbench.shards.members import HIDDEN
 from wdsbench.shards.table import TableSpec, map_table
 
 INDEX_NAME = "index.json"
@@ -92,6 +93,32 @@ class IndexFile(BaseModel):
     layers: list[LayerEntry]
     provenance: dict[str, Any]
     table: TableSpec
+
+
+def as_split(split: str) -> Split:
+    """Return a split's name as its type.
+
+    Raises:
+        ValueError: There is no such split.
+    """
+    for name in ("train", "val", "test"):
+        if name == split:
+            return name
+    raise ValueError(f"split {split!r} is not one of {', '.join(SPLITS)}")
+
+
+def split_entries(columns: dict[str, NDArray[Any]]) -> dict[Split, SplitEntry]:
+    """Return samples and classes of every split, counted from the columns."""
+    entries: dict[Split, SplitEntry] = {}
+    for place, split in enumerate(SPLITS):
+        labels = columns["label"][columns["split"] == place]
+        entries[as_split(split)] = SplitEntry(
+            samples=labels.size,
+            hallucinated=int((labels == 1).sum()),
+            right=int((labels == 0).sum()),
+            unlabelled=int(np.isnan(labels).sum()),
+        )
+    return entries
 
 
 class DatasetIndex:
@@ -232,6 +259,11 @@ class DatasetIndex:
         return np.concatenate(
             [[0], np.cumsum([entry.nsamples for entry in self.file.shardlist], dtype=np.int64)]
         )
+
+    @property
+    def has_hashes(self) -> bool:
+        """Whether the XXH3 of every member is known."""
+        return f"{HIDDEN}.xxh3" in self.columns
 
     def shards_of(self, split: str | None) -> list[int]:
         """Return the shards of a split in order; of all splits for None.

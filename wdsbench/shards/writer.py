@@ -27,8 +27,8 @@ from wdsbench.shards.index import (
     IndexFile,
     LayerEntry,
     ShardEntry,
-    Split,
-    SplitEntry,
+    as_split,
+    split_entries,
 )
 from wdsbench.shards.members import MEMBERS
 from wdsbench.shards.names import KEY_CHARACTERS, question_bytes
@@ -152,9 +152,7 @@ class DatasetWriter:
                 name="wdsbench traces",
                 shardlist=[shard.entry for shard in shards],
                 fields=fields,
-                splits={
-                    split: _split_entry(self._closed[split]) for split in ("train", "val", "test")
-                },
+                splits=split_entries(columns),
                 layers=layers,
                 provenance=provenance,
                 table=write_table(self.folder, columns),
@@ -205,16 +203,9 @@ class DatasetWriter:
             nsamples=len(shard.rows),
             filesize=shard.tar.size_bytes,
             xxh3=f"{digest:016x}",
-            split=_as_split(split),
+            split=as_split(split),
         )
         self._closed[split].append(_ClosedShard(entry, shard.rows))
-
-
-def _as_split(split: str) -> Split:
-    for name in ("train", "val", "test"):
-        if name == split:
-            return name
-    raise ValueError(f"split {split!r} is not one of {', '.join(SPLITS)}")
 
 
 def _columns(shards: list[_ClosedShard]) -> dict[str, NDArray[Any]]:
@@ -251,13 +242,3 @@ def _columns(shards: list[_ClosedShard]) -> dict[str, NDArray[Any]]:
             columns[f"{member}.size"] = np.array([place.size_bytes for place in found], np.uint64)
             columns[f"{member}.xxh3"] = np.array([place.xxh3 for place in found], np.uint64)
     return columns
-
-
-def _split_entry(shards: list[_ClosedShard]) -> SplitEntry:
-    labels = np.array([row.label for shard in shards for row, _ in shard.rows], np.float32)
-    return SplitEntry(
-        samples=labels.size,
-        hallucinated=int((labels == 1).sum()),
-        right=int((labels == 0).sum()),
-        unlabelled=int(np.isnan(labels).sum()),
-    )

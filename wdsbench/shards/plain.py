@@ -1,0 +1,253 @@
+"""Tar shards without an index: one C++ pass over the headers makes the same table in memory.
+
+For shards of other writers and for shards whose index is lost. Keys and suffixes are what
+webdataset makes of a name: the key ends at the first dot of the file's name, suffixes are lower
+case. What no member says is unknown: labels (unless ``meta.json`` has ``label`` or ``score``),
+hashes, and the split, which is taken from names that begin with ``train``, ``val`` or ``test`` and
+is ``train`` for all others.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wdsbench import _core
+from wdsbench.errors import DecodeError, ShardError
+from wdsbench.records import SPLITS
+from wdsbench.shards.index import (
+    DatasetIndex,
+    FieldEntry,
+    IndexFile,
+    ShardEntry,
+    as_split,
+    split_entries,
+)
+from wdsbench.shards.members import EDGES_WEIGHT, HIDDEN, MEMBERS, META
+from wdsbench.shards.names import question_bytes
+from wdsbench.shards.table import TableSpec
+
+#: What webdataset takes for a sample's file: folders and a name up to its first dot, then the rest.
+_SAMPLE_NAME = re.compile(r"^((?:.*/)?[^./][^./]*)\.([^/]*)$")
+
+#: Read of every ``hidden.npy`` for its shape; NumPy's headers of up to four axes have 128 bytes.
+_HEADER_BYTES = 128
+
+
+@dataclass
+class _Sample:
+    key: str
+    places: dict[str, tuple[int, int]]
+    tokens: int = 0
+    state_tokens: int = 0
+    prompt_length: int = -1
+    question_id: str = ""
+    trace: int = 0
+    label: float = math.nan
+    score: float = math.nan
+
+
+def index_tars(paths: Sequence[Path]) -> DatasetIndex:
+    """Return an index of the tar files, made by reading their headers.
+
+    Raises:
+        ShardError: A tar is damaged, a key comes twice or its members are apart, ``hidden.npy`` is
+            missing, or its shapes disagree. Shard, member and byte are named.
+    """
+    ordered = sorted(paths, key=lambda path: (SPLITS.index(_split_of(path)), path))
+    shards: list[tuple[Path, list[_Sample]]] = []
+    shape: tuple[int, int, str] | None = None
+    for path in ordered:
+        with _opened(path) as descriptor:
+            samples = list(_samples(path, descriptor))
+            for sample in samples:
+                shape = _read_shape(path, descriptor, sample, shape)
+                _read_meta(path, descriptor, sample)
+        shards.append((path, samples))
+    if shape is None:
+        raise ShardError(f"no sample in {len(paths)} tar files; there is nothing to read")
+    columns = _columns(shards)
+    layers, features, dtype = shape
+    total = sum(len(samples) for _, samples in shards)
+    fields = {"hidden": FieldEntry(dtype=dtype, shape=[layers, None, features], samples=total)}
+    if f"{EDGES_WEIGHT}.size" in columns:
+        found = int((columns[f"{EDGES_WEIGHT}.size"] != 0).sum())
+        fields["edges"] = FieldEntry(dtype="<f2", shape=[None], samples=found)
+    file = IndexFile(
+        __kind__="wids-shard-index-v1",
+        name="tar files without an index",
+        shardlist=[
+            ShardEntry(
+                url=str(path.resolve()),
+                nsamples=len(samples),
+                filesize=path.stat().st_size,
+                xxh3="",
+                split=as_split(_split_of(path)),
+            )
+            for path, samples in shards
+        ],
+        fields=fields,
+        splits=split_entries(columns),
+        layers=[],
+        provenance={},
+        table=TableSpec(file="", size_bytes=0, xxh3="", columns=[]),
+    )
+    return _PlainIndex(Path(), file, columns)
+
+
+class _PlainIndex(DatasetIndex):
+    """An index in memory: travels to other processes as the list of its tars."""
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        return index_tars, ([Path(entry.url) for entry in self.file.shardlist],)
+
+
+class _opened:
+    """A descriptor that is closed again; a file that cannot be opened is a ShardError."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> int:
+        try:
+            self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise ShardError(f"cannot open: {error.strerror}", shard=str(self._path)) from error
+        return self._descriptor
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
+
+
+def _split_of(path: Path) -> str:
+    return next((split for split in SPLITS if path.name.startswith(split)), SPLITS[0])
+
+
+def _samples(path: Path, descriptor: int) -> Iterator[_Sample]:
+    """Yield the samples of one tar; members of a key lie together, each key once."""
+    try:
+        names, offsets, sizes = _core.list_tar_members(descriptor)
+    except _core.FormatError as error:
+        raise ShardError(error.detail, shard=str(path), offset_bytes=error.offset_bytes) from error
+    seen: set[str] = set()
+    current: _Sample | None = None
+    for name, offset, size in zip(names, offsets.tolist(), sizes.tolist(), strict=True):
+        parts = _SAMPLE_NAME.match(name)
+        if parts is None:  # no file of a sample to webdataset either: a README, a hidden file
+            continue
+        key, suffix = parts.group(1), parts.group(2).lower()
+        if current is None or current.key != key:
+            if key in seen:
+                raise ShardError(
+                    f"key {key} comes again after other keys; members of a sample lie together",
+                    shard=str(path),
+                    member=name,
+                    offset_bytes=offset,
+                )
+            if current is not None:
+                yield current
+            seen.add(key)
+            current = _Sample(key, {})
+        if suffix in current.places:
+            raise ShardError(
+                "the member stands twice in its sample",
+                shard=str(path),
+                member=name,
+                offset_bytes=offset,
+            )
+        current.places[suffix] = (offset, size)
+    if current is not None:
+        yield current
+
+
+def _read_shape(
+    path: Path, descriptor: int, sample: _Sample, shape: tuple[int, int, str] | None
+) -> tuple[int, int, str]:
+    """Set the sample's T and return (L, D, dtype), which all samples share."""
+    member = f"{sample.key}.{HIDDEN}"
+    if HIDDEN not in sample.places:
+        raise ShardError(
+            f"sample {sample.key} has no {HIDDEN}, only {', '.join(sorted(sample.places))}",
+            shard=str(path),
+        )
+    offset, size = sample.places[HIDDEN]
+    head = os.pread(descriptor, min(size, _HEADER_BYTES), offset)
+    try:
+        descr, axes, _ = _core.parse_npy_header(head, size)
+    except _core.FormatError as error:
+        raise DecodeError(
+            error.detail,
+            shard=str(path),
+            member=member,
+            offset_bytes=offset + error.offset_bytes,
+        ) from error
+    if len(axes) != 3 or (shape is not None and (axes[0], axes[2], descr) != shape):
+        wanted = "[L, T, D]" if shape is None else f"({shape[0]}, T, {shape[1]}) of {shape[2]}"
+        raise DecodeError(
+            f"shape {axes} of {descr}, expected {wanted}",
+            shard=str(path),
+            member=member,
+            offset_bytes=offset,
+        )
+    sample.state_tokens = sample.tokens = axes[1]
+    return axes[0], axes[2], descr
+
+
+def _read_meta(path: Path, descriptor: int, sample: _Sample) -> None:
+    """Take question id, prompt length, T, label and score from ``meta.json`` where it has them."""
+    sample.question_id = sample.key
+    if META not in sample.places:
+        return
+    offset, size = sample.places[META]
+    try:
+        meta = json.loads(os.pread(descriptor, size, offset))
+        if not isinstance(meta, dict):
+            raise ValueError("not an object")
+        sample.question_id = str(meta.get("question_id", sample.key))
+        sample.trace = int(meta.get("trace") or 0)
+        if meta.get("prompt_length") is not None:
+            sample.prompt_length = int(meta["prompt_length"])
+        sample.tokens = len(meta.get("tokens") or ()) or sample.state_tokens
+        sample.label = float(math.nan if meta.get("label") is None else meta["label"])
+        sample.score = float(math.nan if meta.get("score") is None else meta["score"])
+    except (ValueError, TypeError) as error:
+        raise DecodeError(
+            f"not the JSON of a trace: {error}",
+            shard=str(path),
+            member=f"{sample.key}.{META}",
+            offset_bytes=offset,
+        ) from error
+
+
+def _columns(shards: list[tuple[Path, list[_Sample]]]) -> dict[str, NDArray[Any]]:
+    samples = [sample for _, of_shard in shards for sample in of_shard]
+    counts = [len(of_shard) for _, of_shard in shards]
+    splits = np.array([SPLITS.index(_split_of(path)) for path, _ in shards], np.uint8)
+    questions = [question_bytes(sample.question_id) for sample in samples]
+    columns: dict[str, NDArray[Any]] = {
+        "key": np.array([os.fsencode(sample.key) for sample in samples]),
+        "shard": np.repeat(np.arange(len(shards), dtype=np.uint32), counts),
+        "split": np.repeat(splits, counts),
+        "trace": np.array([sample.trace for sample in samples], np.uint32),
+        "tokens": np.array([sample.tokens for sample in samples], np.uint32),
+        "state_tokens": np.array([sample.state_tokens for sample in samples], np.uint32),
+        "prompt_length": np.array([sample.prompt_length for sample in samples], np.int32),
+        "label": np.array([sample.label for sample in samples], np.float32),
+        "score": np.array([sample.score for sample in samples], np.float32),
+        "question_offset": np.cumsum([0, *(len(q) for q in questions)]).astype(np.uint64),
+        "question_bytes": np.frombuffer(b"".join(questions), np.uint8),
+    }
+    for member in MEMBERS:
+        if any(member in sample.places for sample in samples):
+            places = np.array([sample.places.get(member, (0, 0)) for sample in samples], np.uint64)
+            columns[f"{member}.offset"], columns[f"{member}.size"] = places.T.copy()
+    return columns
