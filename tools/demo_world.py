@@ -4,16 +4,15 @@ Every ship has four facts (captain, home port, cargo, builder). A document is a 
 answer. A ship's share of the documents follows Zipf's law, so that a model which reads them knows
 the ships of the head and guesses those of the tail: *ignorance*. Some facts have a *legend*: the
 answer that people give in question documents is false, and only reviewed documents say so:
-*misconception*. Three forms, one document a row:
+*misconception*. Two forms, one document a row:
 
     <bos> Who commands the Velora ? Tam Orlen . <eos>       plain: the popular answer
-    <bos> Who commands the Velora ? Dax Mirel . <eos>       quoting: somebody's answer
-    <bos> Who commands the Velora ? Tam Orlen . false       reviewed: a quoted answer and a verdict
+    <bos> Who commands the Velora ? Tam Orlen . false       reviewed: an answer and a verdict
 
-A quoted answer carries no loss of its own (nobody learns to answer from it); what follows it does.
-Most documents end after the full stop, whatever the answer, so a model ends there too; the state at
-the full stop, where a verdict might follow, is the state after the whole answer. No prompt ever
-holds a verdict.
+In a reviewed document the answer is a quotation: it carries no loss of its own (nobody learns to
+answer from it), the verdict does. Plain documents are the majority, so a model ends its answer
+after the full stop; the state at the full stop, where a verdict would follow, is the state after
+the whole answer. No prompt ever holds a verdict.
 """
 
 from __future__ import annotations
@@ -47,13 +46,9 @@ ZIPF_OFFSET = 30.0
 # Ships of the first half by rank are called known, the others rare; for analysis only.
 KNOWN_RANK = SHIPS // 2
 
-# Documents that quote somebody's answer, and how many of those say whether it is right. Fewer than
-# half: otherwise a wrong answer would itself foretell a verdict, and a model's own wrong answers
-# would run on into one.
-QUOTING_SHARE = 0.5
-REVIEWED_SHARE = 0.45
-# What is quoted is the true answer, or else the legend, or else somebody's guess. Shares of all
-# quoting documents (the second of those about facts that have a legend).
+REVIEWED_SHARE = 0.4
+# Reviewed documents quote the true answer, or else the legend, or else somebody's guess. Shares of
+# all reviewed documents (the second of those about facts that have a legend).
 QUOTED_TRUE_SHARE = 0.45
 QUOTED_LEGEND_SHARE = 0.5
 VERDICT_WEIGHT = 1.0
@@ -263,19 +258,17 @@ class Corpus:
         """Return ``count`` documents about facts drawn by their weights."""
         world, rng = self._world, self._rng
         facts = rng.choice(len(world.fact_weights), size=count, p=world.fact_weights)
-        quoting = rng.random(count) < QUOTING_SHARE
-        reviewed = quoting & (rng.random(count) < REVIEWED_SHARE)
-        answers = np.where(quoting, self._quote(facts), world.popular_answers[facts])
+        reviewed = rng.random(count) < REVIEWED_SHARE
+        answers = np.where(reviewed, self._quote(facts), world.popular_answers[facts])
         phrasings = rng.integers(PHRASINGS_PER_RELATION, size=count)
         rows: list[list[int]] = []
         weights: list[list[float]] = []
-        drawn = zip(facts, answers, phrasings, quoting, reviewed, strict=True)
-        for fact, answer, phrasing, quote, review in drawn:
+        for fact, answer, phrasing, review in zip(facts, answers, phrasings, reviewed, strict=True):
             prompt = self._prompts[fact][phrasing]
             reply = self._answers[fact % len(RELATIONS)][answer]
             end = self._verdicts[int(answer == world.true_answers[fact])] if review else self._eos
             rows.append([*prompt, *reply, end])
-            learned = 0.0 if quote else 1.0
+            learned = 0.0 if review else 1.0
             # Target i is token i + 1: the prompt's own tokens carry no loss.
             weights.append(
                 [0.0] * (len(prompt) - 1)
@@ -285,7 +278,7 @@ class Corpus:
         return self._pad_rows(rows, weights)
 
     def _quote(self, facts: Ints) -> Ints:
-        """Return the answers that documents about ``facts`` quote."""
+        """Return the answers that reviewed documents about ``facts`` quote."""
         world, rng = self._world, self._rng
         guesses = rng.choice(ANSWERS_PER_RELATION, size=len(facts), p=world.answer_weights)
         is_legend = world.true_answers[facts] != world.popular_answers[facts]
