@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import gzip
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,6 @@ from builders import LAYERS, make_dataset, make_raw, write_pickle, write_scores
 
 from wdsbench import TraceLoader
 from wdsbench.errors import PackError, ScoreError, TraceError, WdsbenchError
-from wdsbench.files import temp_path
 from wdsbench.pack import PackOptions, pack
 from wdsbench.shards.index import DatasetIndex
 from wdsbench.shards.writer import DatasetWriter
@@ -245,14 +246,65 @@ def test_foreign_shards_are_never_removed(tmp_path: Path) -> None:
     assert folder_bytes(tmp_path) == {"train-000000.tar": b"theirs"}
 
 
+def killed_run(folder: Path, *, at_end: bool = False) -> None:
+    """Let another process write a data set into ``folder`` and die: midway, or before it let go."""
+    code = f"""
+import os
+from pathlib import Path
+from wdsbench.shards.writer import DatasetWriter, SampleRow
+writer = DatasetWriter(Path({str(folder)!r}), shard_mb=1e-6)
+row = SampleRow("k", "q", 0, 1, 1, -1, 1.0, 1.0)
+for split in ("train", "val"):
+    writer.add(split, row, {{"meta.json": [b"{{}}"]}})
+if {at_end}:
+    writer._claim.release = lambda: os._exit(9)
+    writer.finish(fields={{}}, layers=[], provenance={{}})
+writer._start("test")
+os._exit(9)
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=False)
+    assert done.returncode == 9
+
+
 def test_what_a_killed_run_left_is_cleared(tmp_path: Path) -> None:
-    writer = DatasetWriter(tmp_path)  # and then the power went
-    temp_path(tmp_path / "train-000000.tar").write_bytes(b"half")
-    (tmp_path / "val-000000.tar").write_bytes(b"whole")
-    (tmp_path / "notes.txt").write_text("mine")
-    del writer
+    mine = {"notes.txt": b"mine", "samples-mine.bin": b"mine", ".notes.tmp": b"mine"}
+    for name, data in mine.items():
+        (tmp_path / name).write_bytes(data)
+    killed_run(tmp_path)
+    left = set(folder_bytes(tmp_path)) - set(mine)
+    assert left >= {"train-000000.tar", "val-000000.tar", ".test-000000.tar.tmp"}
     DatasetWriter(tmp_path).abort()
-    assert folder_bytes(tmp_path) == {"notes.txt": b"mine"}
+    assert folder_bytes(tmp_path) == mine
+
+
+def test_a_run_killed_after_its_index_is_a_data_set(tmp_path: Path) -> None:
+    killed_run(tmp_path, at_end=True)
+    before = set(folder_bytes(tmp_path))
+    with pytest.raises(PackError, match="already holds a data set"):
+        DatasetWriter(tmp_path)
+    assert set(folder_bytes(tmp_path)) == before - {".wdsbench-unfinished"}
+
+
+def test_a_failed_run_removes_its_own_files_alone(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    mine = {"samples-mine.bin": b"precious", ".notes.tmp": b"precious"}
+    for name, data in mine.items():
+        (out / name).write_bytes(data)
+    write_pickle(tmp_path / "t.pkl", raws_of(3))
+    with pytest.raises(ScoreError):
+        pack([str(tmp_path / "t.pkl")], out)
+    assert folder_bytes(out) == mine
+
+
+def test_two_runs_never_write_into_one_folder(tmp_path: Path) -> None:
+    out = tmp_path / "a" / "b"
+    first = DatasetWriter(out)
+    with pytest.raises(PackError, match="another process is writing"):
+        DatasetWriter(out)
+    first.abort()
+    assert list(tmp_path.iterdir()) == []
+    DatasetWriter(out).abort()
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ never be read with another's table.
 from __future__ import annotations
 
 import mmap
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +45,8 @@ class TableSpec(BaseModel):
     columns: list[ColumnSpec]
 
 
-def write_table(folder: Path, columns: dict[str, NDArray[Any]]) -> TableSpec:
-    """Write the columns to ``folder/samples-<xxh3>.bin`` and return their description."""
+def write_table(columns: dict[str, NDArray[Any]], new_file: Callable[[str], Path]) -> TableSpec:
+    """Write the columns to ``new_file("samples-<xxh3>.bin")`` and return their description."""
     specs: list[ColumnSpec] = []
     parts: list[bytes] = []
     offset = 0
@@ -67,7 +68,7 @@ def write_table(folder: Path, columns: dict[str, NDArray[Any]]) -> TableSpec:
         xxh3=digest.hexdigest(),
         columns=specs,
     )
-    with atomic_file(folder / spec.file) as file:
+    with atomic_file(new_file(spec.file)) as file:
         file.writelines(parts)
     return spec
 

@@ -1,9 +1,8 @@
 """Write a data set: samples in, shards, table and index out; the index last.
 
-A shard is written under a temporary name, flushed and renamed when it is full. While a data set is
-being written its folder holds ``.wdsbench-unfinished``, which lists nothing and says one thing:
-what lies here without an index is ours to remove. Whatever raises, :meth:`DatasetWriter.abort`
-leaves the folder as it was found.
+A shard is written under a temporary name, flushed and renamed when it is full; the folder is
+claimed for the time (module ``shards.claim``). Whatever raises, :meth:`DatasetWriter.abort` leaves
+the folder as it was found.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 from wdsbench.errors import PackError
 from wdsbench.files import atomic_file, sync_folder, temp_path
 from wdsbench.records import SPLITS
+from wdsbench.shards.claim import FolderClaim
 from wdsbench.shards.index import (
     INDEX_NAME,
     FieldEntry,
@@ -35,15 +35,7 @@ from wdsbench.shards.names import KEY_CHARACTERS, question_bytes
 from wdsbench.shards.table import write_table
 from wdsbench.shards.tar import Pieces, Placement, TarWriter
 
-MARKER_NAME = ".wdsbench-unfinished"
 MEGABYTE = 1_000_000
-
-#: What a killed run of ours can leave behind.
-_LEFTOVERS = (
-    ".*.tmp",
-    "samples-*.bin",
-    *(f"{split}-[0-9][0-9][0-9][0-9][0-9][0-9].tar" for split in SPLITS),
-)
 
 
 @dataclass(frozen=True)
@@ -93,21 +85,12 @@ class DatasetWriter:
         self._shard_bytes = int(shard_mb * MEGABYTE)
         self._open: dict[str, _OpenShard] = {}
         self._closed: dict[str, list[_ClosedShard]] = {split: [] for split in SPLITS}
-        self._made_folder = not folder.exists()
-        if (folder / INDEX_NAME).exists():
-            raise PackError(f"{folder} already holds a data set; choose another --out or remove it")
-        if folder.exists() and not folder.is_dir():
-            raise PackError(f"{folder} is not a folder")
-        if not self._made_folder:
-            if (folder / MARKER_NAME).exists():
-                self._remove_files()
-            elif any(folder.glob("*.tar")):
-                raise PackError(
-                    f"{folder} holds tar files that are not a data set of ours; choose another "
-                    f"--out"
-                )
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / MARKER_NAME).touch()
+        self._claim = FolderClaim(folder, last=INDEX_NAME)
+        try:
+            self._refuse_foreign_data()
+        except BaseException:
+            self._claim.withdraw()
+            raise
 
     def add(self, split: str, row: SampleRow, members: Mapping[str, Pieces]) -> None:
         """Append one sample to its split's open shard.
@@ -155,11 +138,11 @@ class DatasetWriter:
                 splits=split_entries(columns),
                 layers=layers,
                 provenance=provenance,
-                table=write_table(self.folder, columns),
+                table=write_table(columns, self._claim.new_file),
             )
             with atomic_file(self.folder / INDEX_NAME) as file:
                 file.write(index.model_dump_json(by_alias=True, indent=1).encode() + b"\n")
-            (self.folder / MARKER_NAME).unlink()
+            self._claim.release()
             sync_folder(self.folder)
         except OSError as error:
             raise PackError(
@@ -172,19 +155,21 @@ class DatasetWriter:
         for shard in self._open.values():
             shard.file.close()
         self._open.clear()
-        self._remove_files()
-        (self.folder / INDEX_NAME).unlink(missing_ok=True)
-        (self.folder / MARKER_NAME).unlink(missing_ok=True)
-        if self._made_folder:
-            self.folder.rmdir()
+        self._claim.withdraw()
 
-    def _remove_files(self) -> None:
-        for pattern in _LEFTOVERS:
-            for path in self.folder.glob(pattern):
-                path.unlink()
+    def _refuse_foreign_data(self) -> None:
+        if (self.folder / INDEX_NAME).exists():
+            raise PackError(
+                f"{self.folder} already holds a data set; choose another --out or remove it"
+            )
+        if any(self.folder.glob("*.tar")):
+            raise PackError(
+                f"{self.folder} holds tar files that are not a data set of ours; choose another"
+                " --out"
+            )
 
     def _start(self, split: str) -> _OpenShard:
-        path = self.folder / f"{split}-{len(self._closed[split]):06d}.tar"
+        path = self._claim.new_file(f"{split}-{len(self._closed[split]):06d}.tar")
         # Closed, flushed and renamed in _close; abort() closes it too.
         file = temp_path(path).open("wb")
         self._open[split] = _OpenShard(path, file, TarWriter(file))
