@@ -121,6 +121,22 @@ def test_several_traces_of_a_question_share_its_split(tmp_path: Path) -> None:
     assert sorted(index.columns["trace"].tolist()) == [0] * 10 + [1] * 10 + [2] * 10
 
 
+def test_equal_answers_are_traces_and_copied_files_are_not(tmp_path: Path) -> None:
+    raw = make_raw("q", seed=0)
+    scores = write_scores(tmp_path / "s.csv", {"q": 1.0})
+    write_pickle(tmp_path / "a.pkl", [raw, raw])
+    assert pack([str(tmp_path / "a.pkl")], tmp_path / "one", scores=scores).samples == 2
+    write_pickle(tmp_path / "b.pkl", [raw])
+    with pytest.raises(TraceError, match=r"is the same trace as .*a\.pkl, trace 0"):
+        pack([str(tmp_path / "?.pkl")], tmp_path / "two", scores=scores)
+    write_pickle(tmp_path / "c.pkl", [dict(raw, trace_number=n) for n in (0, 1)])
+    write_pickle(tmp_path / "d.pkl", [dict(raw, trace_number=2)])
+    assert pack([str(tmp_path / "[cd].pkl")], tmp_path / "o", scores=scores).samples == 3
+    write_pickle(tmp_path / "e.pkl", [dict(raw, trace_number=2)])
+    with pytest.raises(TraceError, match="has trace number 2, as has"):
+        pack([str(tmp_path / "[cde].pkl")], tmp_path / "p", scores=scores)
+
+
 def test_split_by_file(tmp_path: Path) -> None:
     for i in range(10):
         write_pickle(tmp_path / "traces" / f"b{i}.pkl", [make_raw(f"q{i}", seed=i)])
@@ -169,12 +185,21 @@ def other_model(raws: list[dict[str, Any]]) -> None:
     raws[4] = make_raw("q4", seed=4, features=9)
 
 
-def same_trace(raws: list[dict[str, Any]]) -> None:
-    raws[4] = raws[2]
-
-
 def bad_attention(raws: list[dict[str, Any]]) -> None:
     raws[4]["attentions"][1][0, 2, 1] = np.inf
+
+
+def scores_for_attention(raws: list[dict[str, Any]]) -> None:
+    raws[4]["attentions"][1] = raws[4]["attentions"][1] - 5
+
+
+def beyond_float32(raws: list[dict[str, Any]]) -> None:
+    raws[4]["hidden_states"] = [h.astype(np.float64) for h in raws[4]["hidden_states"]]
+    raws[4]["hidden_states"][1][0, 0] = 1e300
+
+
+def huge_trace_number(raws: list[dict[str, Any]]) -> None:
+    raws[4]["trace_number"] = 2**32
 
 
 # (what is wrong, change, error, words)
@@ -184,7 +209,9 @@ WRONG: list[tuple[str, Callable[[list[dict[str, Any]]], object], type[WdsbenchEr
     ("object array", object_state, TraceError, "object"),
     ("ragged", ragged, TraceError, "differ in shape from layer to layer"),
     ("another model", other_model, TraceError, "3 layers of 9 features"),
-    ("the same trace twice", same_trace, TraceError, "is the same trace as"),
+    ("scores for attention", scores_for_attention, TraceError, "attention weights from"),
+    ("beyond float32", beyond_float32, TraceError, "layer 1 reaches 1e\\+300, float32 ends"),
+    ("huge trace number", huge_trace_number, TraceError, "trace_number"),
     ("attention not finite", bad_attention, TraceError, "not finite"),
 ]
 
@@ -315,6 +342,7 @@ def test_two_runs_never_write_into_one_folder(tmp_path: Path) -> None:
         {"overflow": "wrap"},
         {"attention": ("heads",)},
         {"attention": ("eyes",)},
+        {"threshold": float("nan")},
         {"edge_rule": "top"},
         {"edge_rule": "top:2"},
         {"edge_rule": "best:0.1"},

@@ -39,9 +39,15 @@ def test_the_same_score_twice_is_fine(tmp_path: Path) -> None:
     assert read_scores(written(tmp_path, "question_id,s\nq,1\nq,1.0\n"))[0] == {"q": 1.0}
 
 
+def test_an_empty_cell_is_no_score(tmp_path: Path) -> None:
+    path = written(tmp_path, "question_id,s\nq,1\np,\n")
+    assert read_scores(path)[0] == {"q": 1.0}
+
+
 @pytest.mark.parametrize(
     ("text", "column", "words"),
     [
+        ("question_id,s,s\nq,1,2\n", "s", "column 's' stands twice"),
         ("", None, "no column 'question_id'"),
         ("id,s\nq,1\n", None, "no column 'question_id'"),
         ("question_id,a,b\nq,1,2\n", None, "no score column 'bleurt_score' among .*--score-column"),

@@ -56,11 +56,20 @@ def damage_table(folder: Path) -> None:
     table.write_bytes(table.read_bytes()[:-1])
 
 
+def flip_table(folder: Path) -> None:
+    table = next(folder.glob("samples-*.bin"))
+    data = bytearray(table.read_bytes())
+    data[100] ^= 1
+    table.write_bytes(data)
+
+
 # (what is broken, how, words of the error)
 BROKEN: list[tuple[str, Callable[[Path], object], str]] = [
     ("no index", lambda f: (f / "index.json").unlink(), "no data set here"),
     ("not JSON", lambda f: (f / "index.json").write_text("{"), "not a valid index"),
     ("cut table", damage_table, "index.json says"),
+    ("flipped table bit", flip_table, r"not the one that was packed \(XXH3\)"),
+    ("not UTF-8", lambda f: (f / "index.json").write_bytes(b'{"a": "\xff"}'), "not a valid index"),
     ("no table", lambda f: next(f.glob("samples-*.bin")).unlink(), "cannot open the table"),
     ("other format", lambda f: edit(f, lambda c: c.update(wdsbench_format=9)), "format 9"),
     ("unknown key", lambda f: edit(f, lambda c: c.update(x=1)), "x: Extra inputs"),

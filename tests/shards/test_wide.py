@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from wdsbench.errors import PackError
-from wdsbench.shards.wide import to_half
+from wdsbench.shards.wide import HALF_MAX, to_half
 
 
 def test_what_fits_is_only_rounded() -> None:
@@ -58,6 +58,18 @@ def test_infinities_that_were_there_stay_and_are_counted() -> None:
 def test_overflow_error_names_the_layer() -> None:
     with pytest.raises(PackError, match="layer 1 reaches 100000"):
         to_half(np.array([[[1.0]], [[1e5]]], np.float32), overflow="error")
+
+
+@pytest.mark.parametrize("value", [3.4028e38, 1e39, 1e300])
+def test_what_float32_cannot_hold_is_refused(value: float) -> None:
+    with pytest.raises(PackError, match=r"layer 0 reaches .*, float32 ends at"):
+        to_half(np.array([[[value]]], np.float64))
+
+
+def test_the_largest_value_survives() -> None:
+    states = to_half(np.array([[[HALF_MAX * 2.0**112]]], np.float32))
+    assert states.scale is not None
+    assert np.float32(states.values[0, 0, 0]) * states.scale[0] == np.float32(HALF_MAX * 2.0**112)
 
 
 def test_nan_is_refused_with_its_layer() -> None:

@@ -103,8 +103,33 @@ def test_stages_can_be_pickled(index: DatasetIndex) -> None:
 def test_stray_worker_variables_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKER", "0")
     monkeypatch.setenv("NUM_WORKERS", "4")
-    with pytest.raises(RuntimeError, match="WORKER and NUM_WORKERS"):
+    with pytest.raises(ValueError, match="WORKER and NUM_WORKERS"):
         this_consumer()
+
+
+@pytest.mark.parametrize(("rank", "ranks"), [("1", "2"), ("5", "2")])
+def test_stray_rank_variables_are_refused(
+    monkeypatch: pytest.MonkeyPatch, rank: str, ranks: str
+) -> None:
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setenv("WORLD_SIZE", ranks)
+    with pytest.raises(ValueError, match=f"RANK={rank} and WORLD_SIZE={ranks}, but torch"):
+        this_consumer()
+
+
+def test_the_ranks_of_torch_are_obeyed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import torch.distributed as dist
+
+    store = dist.FileStore(str(tmp_path / "store"), 1)
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        assert (this_consumer().rank, this_consumer().ranks) == (0, 1)
+        monkeypatch.setenv("RANK", "1")
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        with pytest.raises(ValueError, match="not initialised so"):
+            this_consumer()
+    finally:
+        dist.destroy_process_group()
 
 
 def test_files_are_opened_once_and_bounded(index: DatasetIndex) -> None:

@@ -37,6 +37,8 @@ def command(
     from wdsbench.pack import PackOptions, pack
 
     kinds = all_words([attention])
+    if not kinds:
+        raise ValueError(f"--attention {attention!r} names nothing; none keeps nothing")
     report = pack(
         traces,
         out,

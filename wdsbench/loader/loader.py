@@ -20,9 +20,16 @@ import torch
 import webdataset
 from torch.utils.data import DataLoader
 
-from wdsbench.errors import ShardError
+from wdsbench.errors import ShardError, WdsbenchError
 from wdsbench.loader.decode import BatchDecoder, DecodePlan
-from wdsbench.loader.select import Tokens, check_layout, is_single, select_layers, select_tokens
+from wdsbench.loader.select import (
+    Tokens,
+    as_integer,
+    check_layout,
+    is_single,
+    select_layers,
+    select_tokens,
+)
 from wdsbench.records import Batch, FieldSpec
 from wdsbench.shards.open import open_index
 from wdsbench.stream import EpochShuffle, PieceList, SampleRows, this_consumer
@@ -56,15 +63,29 @@ class LoaderStats:
     trainer_seconds: float = 0.0
 
 
+@dataclass(frozen=True)
+class _Failure:
+    """What a worker process sends instead of a batch."""
+
+    error: WdsbenchError
+
+
 class _DecodeStage:
     """Last stage of the pipeline: lists of rows to batches."""
 
     def __init__(self, decoder: BatchDecoder) -> None:
         self.decoder = decoder
 
-    def __call__(self, lists: Iterable[list[int]]) -> Iterator[Batch]:
+    def __call__(self, lists: Iterable[list[int]]) -> Iterator[Batch | _Failure]:
         for rows in lists:
-            yield self.decoder(rows)
+            try:
+                yield self.decoder(rows)
+            except WdsbenchError as error:
+                if torch.utils.data.get_worker_info() is None:
+                    raise
+                # torch would hand the error on as text; as an item it keeps its attributes.
+                yield _Failure(error)
+                return
 
 
 class TraceLoader:
@@ -124,7 +145,7 @@ class TraceLoader:
         self.drop_last = drop_last
         self.seed = seed
         self.num_workers = _at_least(num_workers, 0, "num_workers")
-        self.device = None if device is None else torch.device(device)
+        self.device = None if device is None else _device(device)
         self.stats = LoaderStats()
         self._epoch = 0
         _check_words(fields, FIELDS, "fields")
@@ -188,6 +209,8 @@ class TraceLoader:
                 batch = next(source, None)
                 if batch is None:
                     break
+                if isinstance(batch, _Failure):
+                    raise batch.error
                 if self.device is not None:
                     batch = move_batch(batch, self.device)
                 handed = time.perf_counter()
@@ -201,7 +224,7 @@ class TraceLoader:
             _stop_workers(source)
         self._check_count(stats)
 
-    def _batches(self, epoch: int, decoder: BatchDecoder) -> Iterator[Batch]:
+    def _batches(self, epoch: int, decoder: BatchDecoder) -> Iterator[Batch | _Failure]:
         self._pieces.epoch = epoch
         if self._shuffle is not None:
             self._shuffle.epoch = epoch
@@ -261,7 +284,7 @@ class TraceLoader:
             )
 
 
-def _stop_workers(source: Iterator[Batch]) -> None:
+def _stop_workers(source: Iterator[Batch | _Failure]) -> None:
     """End worker processes now, also after an error or an early break.
 
     torch has no public call for it and waits for the garbage collector, which finds the iterator of
@@ -291,10 +314,18 @@ def _default_threads() -> int:
     return min(usable, MAX_DEFAULT_THREADS)
 
 
+def _device(name: str | torch.device) -> torch.device:
+    try:
+        return torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"device: {name!r} is not one torch knows, as cpu, cuda, cuda:1") from None
+
+
 def _at_least(value: int, least: int, name: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    number = as_integer(value)
+    if number is None or number < least:
         raise ValueError(f"{name}: {value!r} is not an integer of at least {least}")
-    return value
+    return number
 
 
 def _check_words(words: Sequence[str], allowed: tuple[str, ...], name: str) -> None:

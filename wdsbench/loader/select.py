@@ -7,6 +7,7 @@ not in the middle of an epoch.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -34,6 +35,13 @@ class TokenRanges:
     count: NDArray[np.int64]
 
 
+def as_integer(value: object) -> int | None:
+    """Return an integer of Python or NumPy as ``int``; None for anything else, bool too."""
+    if isinstance(value, (bool, np.bool_)) or not hasattr(value, "__index__"):
+        return None
+    return operator.index(value)
+
+
 def select_layers(layers: Sequence[int] | slice | int | None, num_layers: int) -> NDArray[np.int64]:
     """Return the wanted layers as int64 indices; negative ones count from the last.
 
@@ -46,11 +54,13 @@ def select_layers(layers: Sequence[int] | slice | int | None, num_layers: int) -
     if isinstance(layers, slice):
         chosen = every[layers]
     else:
-        wanted = [layers] if isinstance(layers, int) else list(layers)
-        for layer in wanted:
-            if not -num_layers <= layer < num_layers:
-                raise ValueError(f"layers: {layer} is not one of the {num_layers} stored")
-        chosen = every[wanted]
+        one = as_integer(layers)
+        wanted = list(layers) if one is None and isinstance(layers, Sequence) else [layers]
+        indices = [as_integer(layer) for layer in wanted]
+        for layer, place in zip(wanted, indices, strict=True):
+            if place is None or not -num_layers <= place < num_layers:
+                raise ValueError(f"layers: {layer!r} is not one of the {num_layers} stored")
+        chosen = every[np.array(indices, np.int64)]
     if not chosen.size:
         raise ValueError(f"layers: {layers!r} chooses none of the {num_layers} stored")
     return chosen
@@ -94,8 +104,8 @@ def select_tokens(index: DatasetIndex, rows: NDArray[np.int64], tokens: Tokens) 
             )
         return TokenRanges(prompt, stored - prompt)
     first_k = isinstance(tokens, tuple) and len(tokens) == 2 and tokens[0] == "first"
-    k = tokens[1] if isinstance(tokens, tuple) and first_k else tokens
-    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+    k = as_integer(tokens[1] if isinstance(tokens, tuple) and first_k else tokens)
+    if k is None or k < 1:
         raise ValueError(
             f'tokens: {tokens!r} is not one of {", ".join(TOKEN_WORDS)}, k >= 1, ("first", k)'
         )

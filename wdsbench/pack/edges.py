@@ -10,6 +10,9 @@ from wdsbench import _core
 from wdsbench.errors import TraceError
 from wdsbench.records import LayerEdges, Trace
 
+#: Softmax in low precision ends a little above 1.
+WEIGHT_MAX = 1.01
+
 
 @dataclass(frozen=True)
 class EdgeRule:
@@ -66,5 +69,14 @@ def edges_of(trace: Trace, rule: EdgeRule) -> list[LayerEdges] | None:
                 position=trace.position,
                 question_id=trace.question_id,
             ) from error
-        layers.append(LayerEdges(np.stack([source, target]), weight.view(np.float16)))
+        weights = weight.view(np.float16)
+        if weights.size and not (weights.min() >= 0 and weights.max() <= WEIGHT_MAX):
+            raise TraceError(
+                f"layer {number}: attention weights from {weights.min()} to {weights.max()}; a"
+                " softmax gives 0 to 1: save the attention probabilities, not the scores",
+                file=trace.file,
+                position=trace.position,
+                question_id=trace.question_id,
+            )
+        layers.append(LayerEdges(np.stack([source, target]), weights))
     return layers

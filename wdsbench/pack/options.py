@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from wdsbench.pack.edges import EdgeRule
@@ -48,6 +49,8 @@ class PackOptions:
             value = getattr(self, name)
             if value not in allowed:
                 raise ValueError(f"{name}: {value!r} is not one of {', '.join(allowed)}")
+        if not math.isfinite(self.threshold):
+            raise ValueError(f"threshold: {self.threshold} is not a finite number")
         for kind in self.attention:
             if kind in ATTENTION_PLANNED:
                 raise ValueError(

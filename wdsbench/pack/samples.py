@@ -82,7 +82,7 @@ class SamplePacker:
     totals: LayerTotals = field(default_factory=lambda: LayerTotals.zeros(0))
     traces_of: Counter[str] = field(default_factory=Counter)
     seen: dict[tuple[str, int], str] = field(default_factory=dict)
-    contents: dict[tuple[str, int], str] = field(default_factory=dict)
+    contents: dict[tuple[str, int], tuple[str, str]] = field(default_factory=dict)
     split_of: dict[str, str] = field(default_factory=dict)
     remarks: Counter[str] = field(default_factory=Counter)
     with_edges: int = 0
@@ -157,15 +157,16 @@ class SamplePacker:
         appearance.
         """
         place = f"{trace.file}, trace {trace.position}"
-        digest = (
-            trace.question_id,
-            xxhash.xxh3_64_intdigest(np.ascontiguousarray(trace.hidden).data),
-        )
-        if digest in self.contents:
-            raise _at(
-                trace, f"is the same trace as {self.contents[digest]}; does a pattern match a copy?"
-            )
-        self.contents[digest] = place
+        if trace.trace_number is None:
+            # Within a file equal traces may be equal answers; across files they are a copy.
+            digest = xxhash.xxh3_64_intdigest(np.ascontiguousarray(trace.hidden).data)
+            file, first = self.contents.setdefault((trace.question_id, digest), (trace.file, place))
+            if file != trace.file:
+                raise _at(
+                    trace,
+                    f"is the same trace as {first}; if the file is no copy, give the traces a"
+                    " trace_number",
+                )
         number = (
             self.traces_of[trace.question_id] if trace.trace_number is None else trace.trace_number
         )

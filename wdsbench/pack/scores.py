@@ -16,7 +16,8 @@ def read_scores(path: Path, column: str | None = None) -> tuple[dict[str, float]
     """Return the score of every question and the name of the column it came from.
 
     Args:
-        path: CSV with a header line, a column ``question_id`` and at least one column of numbers.
+        path: CSV with a header line, a column ``question_id`` and at least one column of numbers;
+            an empty cell is a question without a score.
         column: Which column; None: ``bleurt_score``, or the only other column there is.
 
     Raises:
@@ -33,6 +34,8 @@ def read_scores(path: Path, column: str | None = None) -> tuple[dict[str, float]
                 place = f"{path}, line {reader.line_num}"
                 if not question_id or text is None:
                     raise ScoreError(f"{place}: needs a {ID_COLUMN} and a {column}")
+                if not text.strip():  # as pandas writes a missing number
+                    continue
                 score = _number(text, place, column)
                 if scores.setdefault(question_id, score) != score:
                     raise ScoreError(
@@ -55,6 +58,9 @@ def _choose_column(path: Path, names: object, column: str | None) -> str:
     columns = [name for name in names if name] if isinstance(names, (list, tuple)) else []
     if ID_COLUMN not in columns:
         raise ScoreError(f"{path}: no column {ID_COLUMN!r} among {columns}")
+    twice = {name for name in columns if columns.count(name) > 1}
+    if twice:
+        raise ScoreError(f"{path}: column {sorted(twice)[0]!r} stands twice")
     others = [name for name in columns if name != ID_COLUMN]
     if column is None:
         column = others[0] if len(others) == 1 else DEFAULT_SCORE_COLUMN

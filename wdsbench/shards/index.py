@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, ValidationError
 
 from wdsbench.errors import ShardError
 from wdsbench.records import SPLITS, FieldSpec
@@ -72,10 +72,10 @@ class LayerEntry(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    max_abs: float
+    max_abs: FiniteFloat
     infinities: NonNegativeInt
     scaled_samples: NonNegativeInt
-    scale_error_max: float
+    scale_error_max: FiniteFloat
 
 
 class IndexFile(BaseModel):
@@ -145,7 +145,7 @@ class DatasetIndex:
         folder = Path(path)
         index_path = folder / INDEX_NAME
         try:
-            text = index_path.read_text(encoding="utf-8")
+            text = index_path.read_bytes()
         except OSError as error:
             raise ShardError(
                 f"no data set here: cannot read {INDEX_NAME} ({error.strerror}); make one with "

@@ -77,7 +77,8 @@ def map_table(folder: Path, spec: TableSpec) -> dict[str, NDArray[Any]]:
     """Return the columns as read-only views of the mapped file.
 
     Raises:
-        ShardError: The file is missing, has another size, or a column does not fit into it.
+        ShardError: The file is missing, is not the one that was written (size, XXH3), or a column
+            does not fit into it.
     """
     path = folder / spec.file
     if Path(spec.file).name != spec.file:
@@ -97,6 +98,10 @@ def map_table(folder: Path, spec: TableSpec) -> dict[str, NDArray[Any]]:
     if size:
         with path.open("rb") as file:
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    if xxhash.xxh3_64_hexdigest(data) != spec.xxh3:
+        raise ShardError(
+            "the table is not the one that was packed (XXH3); pack again", shard=str(path)
+        )
     columns: dict[str, NDArray[Any]] = {}
     for column in spec.columns:
         try:

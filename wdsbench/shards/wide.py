@@ -17,6 +17,9 @@ from wdsbench.errors import PackError
 
 HALF_MAX = 65504.0
 
+#: The largest value that survives: a float32 above it could be rounded up past float32's end.
+FLOAT_MAX = HALF_MAX * 2.0**112
+
 
 @dataclass(frozen=True)
 class HalfStates:
@@ -62,6 +65,12 @@ def to_half(hidden: NDArray[Any], *, overflow: str = "scale") -> HalfStates:
         infinities = (~finite).sum(axis=1)
         magnitudes = np.where(finite, magnitudes, 0)
     max_abs = magnitudes.max(axis=1, initial=0).astype(np.float64)
+    beyond = np.flatnonzero(max_abs > FLOAT_MAX)
+    if beyond.size:
+        raise PackError(
+            f"layer {beyond[0]} reaches {max_abs[beyond[0]]:g}, float32 ends at {FLOAT_MAX:g}, and"
+            " detectors are given float32; rescale the states"
+        )
     error_max = np.zeros(layers, np.float64)
     wide = np.flatnonzero(max_abs > HALF_MAX)
     if not wide.size:

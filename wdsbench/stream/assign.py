@@ -41,15 +41,35 @@ def this_consumer() -> Consumer:
     """Return the place of this process.
 
     Raises:
-        RuntimeError: ``WORKER`` and ``NUM_WORKERS`` are set: WebDataset's splitters obey them
-            before torch's own worker numbers and would drop samples without a word.
+        ValueError: The environment says otherwise than torch. WebDataset's splitters obey ``RANK``
+            with ``WORLD_SIZE`` and ``WORKER`` with ``NUM_WORKERS`` before torch's own numbers;
+            stray ones would leave out samples without a word.
     """
     stray = [name for name in ("WORKER", "NUM_WORKERS") if name in os.environ]
     if stray:
-        raise RuntimeError(
-            f"the environment sets {' and '.join(stray)}, which WebDataset takes for this "
-            f"process's share of the data;"
-            " unset them"
+        raise ValueError(
+            f"the environment sets {' and '.join(stray)}, which WebDataset takes for this process's"
+            " share of the data; unset them"
         )
     rank, ranks, worker, workers = pytorch_worker_info()
+    if ranks != 1 and (rank, ranks) != _torch_rank():
+        raise ValueError(
+            f"the environment sets RANK={rank} and WORLD_SIZE={ranks}, but torch.distributed is not"
+            " initialised so; initialise it before the loader is used, or unset them"
+        )
     return Consumer(rank, ranks, worker, workers)
+
+
+def _torch_rank() -> tuple[int, int] | None:
+    """Return torch's (rank, ranks); None where no process group is there.
+
+    A worker process that was spawned has none; its training process has been checked.
+    """
+    import torch.distributed
+    from torch.utils.data import get_worker_info
+
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    if get_worker_info() is not None:
+        return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    return None

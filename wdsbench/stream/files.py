@@ -4,11 +4,15 @@ limit.
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 from collections import OrderedDict
 
 from wdsbench.errors import ShardError
 from wdsbench.shards.index import DatasetIndex
+
+MOST_OPEN = 512
 
 
 class ShardFiles:
@@ -19,9 +23,17 @@ class ShardFiles:
     process starts empty.
     """
 
-    def __init__(self, index: DatasetIndex, *, limit: int = 512) -> None:
+    def __init__(self, index: DatasetIndex, *, limit: int | None = None) -> None:
+        """Prepare to open shards of ``index``.
+
+        Args:
+            index: Of the data set.
+            limit: Descriptors kept open; None: an eighth of what the process may have, so that
+                several loaders fit beside each other.
+        """
         self._index = index
-        self._limit = limit
+        allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._limit = limit or max(1, min(allowed // 8, MOST_OPEN))
         self._open: OrderedDict[int, int] = OrderedDict()
         self._pid = os.getpid()
 
@@ -37,8 +49,10 @@ class ShardFiles:
         for shard in wanted:
             if shard in self._open:
                 self._open.move_to_end(shard)
-            else:
-                self._open[shard] = self._open_shard(shard)
+        for shard in wanted - self._open.keys():
+            while len(self._open) >= self._limit and next(iter(self._open)) not in wanted:
+                os.close(self._open.popitem(last=False)[1])
+            self._open[shard] = self._open_shard(shard)
         while len(self._open) > max(self._limit, len(wanted)):
             os.close(self._open.popitem(last=False)[1])
         return [self._open[shard] for shard in shards]
@@ -61,7 +75,8 @@ class ShardFiles:
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
-            raise ShardError(f"cannot open: {error.strerror}", shard=str(path)) from error
+            remedy = "; raise it with ulimit -n" if error.errno == errno.EMFILE else ""
+            raise ShardError(f"cannot open: {error.strerror}{remedy}", shard=str(path)) from error
         size, expected = os.fstat(descriptor).st_size, self._index.file.shardlist[shard].filesize
         if size != expected:
             os.close(descriptor)
