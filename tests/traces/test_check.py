@@ -281,6 +281,10 @@ BROKEN: list[tuple[str, dict[str, Any], str]] = [
     ("label 2", {"label": 2}, "label is 2; allowed are 1"),
     ("label NaN", {"label": float("nan")}, "label is nan"),
     ("label text", {"label": "1"}, "label is '1'"),
+    ("label array", {"label": np.array([1, 0])}, "label is an array of shape (2,); allowed"),
+    ("label tensor", {"label": torch.ones(2)}, "label is an array of shape (2,); allowed"),
+    ("trace number 2**32", {"trace_number": 2**32}, "trace_number is 4294967296; allowed is an"),
+    ("trace number huge", {"trace_number": 10**5000}, "is an integer of 16610 bits; allowed is"),
     ("trace number -1", {"trace_number": -1}, "trace_number is -1"),
     ("trace number text", {"trace_number": "a"}, "trace_number is 'a'"),
 ]

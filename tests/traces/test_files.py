@@ -60,6 +60,16 @@ def test_bad_patterns(there: list[str], pattern: str, words: str, tmp_path: Path
         names(tmp_path, pattern)
 
 
+@pytest.mark.parametrize("pattern", ["", "  "])
+def test_an_empty_pattern_is_not_the_working_folder(
+    pattern: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    touch(tmp_path, "a.pkl")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=f"pattern '{pattern}' is empty; allowed are"):
+        expand_patterns(["a.pkl", pattern])
+
+
 @pytest.mark.parametrize("name", ["a.pkl", "a.pkl.gz"])
 def test_compression_is_known_by_content_not_by_name(name: str, tmp_path: Path) -> None:
     path = tmp_path / name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import gzip
+import io
 import pickle
 import weakref
 from pathlib import Path
@@ -105,14 +106,21 @@ def test_sequences_without_labels(tmp_path: Path) -> None:
     assert trace.label is None
 
 
+@pytest.mark.parametrize("legacy", [False, True], ids=["zip", "legacy"])
 @pytest.mark.parametrize("name", ["a.pt", "a.pkl"])
-def test_raw_traces_saved_by_torch(name: str, tmp_path: Path) -> None:
+def test_raw_traces_saved_by_torch(name: str, legacy: bool, tmp_path: Path) -> None:
     raw = {
         **make_raw(attentions=None, token_logprobs=None),
         "hidden_states": [torch.from_numpy(s.copy()) for s in RAWS[0]["hidden_states"]],
     }
-    torch.save([raw], tmp_path / name)
+    torch.save([raw], tmp_path / name, _use_new_zipfile_serialization=not legacy)
     assert ids(tmp_path / name) == [("q0", 0)]
+
+
+def saved(value: object, legacy: bool = False) -> bytes:
+    file = io.BytesIO()
+    torch.save(value, file, _use_new_zipfile_serialization=not legacy)
+    return file.getvalue()
 
 
 # (how it is broken, file name, bytes or what torch.save saves, words of the error)
@@ -137,6 +145,11 @@ BROKEN: list[tuple[str, str, Any, str]] = [
     ("empty torch file", "a.pt", b"", "the file is empty"),
     ("hostile torch file", "a.pt", pickle.dumps(print), "nothing in it was run"),
     ("torch file with arrays", "a.pt", {"sequences": np.ones(3)}, "nothing in it was run"),
+    ("NumPy pickle", "a.pt", pickle.dumps(RAWS), "save NumPy arrays as tensors, or with pickle"),
+    ("gzipped torch file", "a.pt", gzip.compress(saved([])), "inflate it with gunzip"),
+    ("gzipped as pickle", "a.pkl.gz", gzip.compress(saved([])), "inflate it with gunzip"),
+    ("gzipped, legacy", "a.pkl", gzip.compress(saved([], legacy=True)), "inflate it with gunzip"),
+    ("gzipped pickle", "a.pt", gzip.compress(pickle.dumps(RAWS)), "a name ending in .pkl.gz"),
     ("graphs", "a.pt", {"graphs": []}, "preprocessed graphs is not built yet"),
     ("sequence shape", "a.pt", {"sequences": torch.ones(2, 3)}, "sequences is (2, 3)"),
     ("sequence type", "a.pt", {"sequences": "abc"}, "sequences is str"),
@@ -191,4 +204,6 @@ def test_broken_files(
     assert words in str(caught.value)
     assert caught.value.file == str(path)
     assert "\n" not in str(caught.value)
+    assert "\x1b" not in str(caught.value)
+    assert "trust" not in str(caught.value)
     assert not (tmp_path / "sentinel").exists()

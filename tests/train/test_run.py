@@ -226,7 +226,9 @@ def test_split_with_one_class_is_refused_before_anything_is_written(
     split: str, tmp_path: Path
 ) -> None:
     samples = [replace(s, label=1.0) if s.split == split else s for s in SAMPLES]
-    with pytest.raises(DetectorError, match=rf"split {split} has \d+ hallucinated, 0 right"):
+    with pytest.raises(
+        DetectorError, match=rf"split {split} has \d+ hallucinated, 0 right.*--threshold"
+    ):
         run(samples, ("length",), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -261,6 +263,52 @@ def test_loader_is_asked_as_the_detectors_need(tmp_path: Path) -> None:
         assert asked["num_workers"] == (2 if "hidden" in asked["fields"] else 0)
 
 
+@pytest.mark.parametrize("device", ["foo", "meta", "cuda", "cuda:0", "cpu:7", ""])
+def test_device_that_is_not_there_is_refused_before_reading(
+    device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    store = FakeStore(SAMPLES)
+    words = rf"device is '{device}'; allowed here: cpu \(torch finds no GPU\)"
+    with pytest.raises(ValueError, match=words):
+        train("x", ("length",), tmp_path, replace(QUICK, device=device), open_loader=store)
+    assert store.opened == []
+
+
+def test_device_beyond_the_last_gpu_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    with pytest.raises(ValueError, match=r"'cuda:2'; allowed here: cpu, cuda, cuda:0, cuda:1$"):
+        run(SAMPLES, ("length",), tmp_path, replace(QUICK, device="cuda:2"))
+
+
+def test_a_run_removes_what_an_earlier_one_left_and_nothing_else(tmp_path: Path) -> None:
+    run(SAMPLES, ("length", "probe_logistic", "lstm"), tmp_path, replace(QUICK, epochs=1))
+    others = [tmp_path / "notes.txt", tmp_path / "checkpoints" / "mine" / "detector.json"]
+    others.append(tmp_path / "checkpoints" / "lstm" / "notes.txt")
+    for other in others:
+        other.parent.mkdir(exist_ok=True)
+        other.write_text("mine")
+    seen: set[str] = set()
+
+    class Watching(FakeStore):
+        def __call__(self, shards: object, **arguments: Any) -> FakeLoader:
+            if arguments["fields"]:  # the first detector reads; the run has begun
+                files = (path for path in tmp_path.rglob("*") if path.is_file())
+                seen.update(str(path.relative_to(tmp_path)) for path in files)
+            return super().__call__(shards, **arguments)
+
+    train("x", ("logprob_mean",), tmp_path, QUICK, open_loader=Watching(SAMPLES))
+    kept = {str(other.relative_to(tmp_path)) for other in others}
+    card = "checkpoints/logprob_mean/detector.json"  # there when the test split is read
+    assert seen == {*kept, "metrics.jsonl", card}
+    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    made = {"results.json", "report.md", "scores.csv", "roc.png"}
+    assert left == seen | made
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -272,6 +320,8 @@ def test_loader_is_asked_as_the_detectors_need(tmp_path: Path) -> None:
         {"confidence": 95.0},
         {"layers": ()},
         {"torch_threads": 0},
+        {"seed": -1},
+        {"seed": 2**63},
     ],
 )
 def test_impossible_settings_are_refused(change: dict[str, object]) -> None:

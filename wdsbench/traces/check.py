@@ -10,7 +10,7 @@ The raw format (L layers, T tokens of prompt and answer, H heads):
     generated_answer_clean  text; may be missing
     prompt_length           1 .. T - 1; may be missing: unknown, never guessed
     token_logprobs          T - prompt_length natural logarithms; may be missing
-    trace_number, label     integer from 0; 0 or 1; may be missing
+    trace_number, label     integer in 0 .. 2**32 - 1; 0 or 1; may be missing
 
 Arrays are NumPy or torch. Other keys are ignored. Known variants are brought into this form and
 each change is a remark in the trace, worded the same for every trace so that remarks can be
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from wdsbench.errors import TraceError
 from wdsbench.records import Trace
-from wdsbench.traces.arrays import as_array, has_nan
+from wdsbench.traces.arrays import as_array, has_nan, is_tensor
 
 REMARK_BATCH_AXIS: Final = "dropped a leading batch axis of 1"
 REMARK_EMBEDDING_STATE: Final = (
@@ -48,6 +48,8 @@ _REQUIRED: Final = ("hidden_states", "tokens", "question_id")
 _FLOATS: Final = (np.float16, np.float32, np.float64)
 # Log-softmax in low precision ends a little above 0.
 _LOGPROB_MAX: Final = 1e-2
+# A data set's index keeps it as uint32.
+_TRACE_NUMBER_MAX: Final = 2**32 - 1
 
 
 def check_trace(raw: Mapping[str, Any], file: str, position: int) -> Trace:
@@ -237,7 +239,7 @@ class _Checker:
         number = self.integer("prompt_length", value, f"an integer in 1 .. {token_count - 1}")
         if not 1 <= number < token_count:
             raise self.error(
-                f"prompt_length is {number} of {token_count} tokens; allowed is 1 .. "
+                f"prompt_length is {_shown(number)} of {token_count} tokens; allowed is 1 .. "
                 f"{token_count - 1}, since prompt and "
                 "answer have a token each: correct it, or leave it out if it is not known."
             )
@@ -311,9 +313,10 @@ class _Checker:
         value = _scalar(self.raw.get("trace_number"))
         if value is None:
             return None
-        number = self.integer("trace_number", value, "an integer from 0")
-        if number < 0:
-            raise self.error(f"trace_number is {number}; allowed is an integer from 0.")
+        allowed = f"an integer in 0 .. {_TRACE_NUMBER_MAX}"
+        number = self.integer("trace_number", value, allowed)
+        if not 0 <= number <= _TRACE_NUMBER_MAX:
+            raise self.error(f"trace_number is {_shown(number)}; allowed is {allowed}.")
         return number
 
     def label(self) -> float | None:
@@ -321,7 +324,9 @@ class _Checker:
         if value is None:
             return None
         if not isinstance(value, bool | int | float | np.number | np.bool_) or value not in (0, 1):
-            raise self.error(f"label is {value!r}; allowed are 1 (hallucinated) and 0 (right).")
+            raise self.error(
+                f"label is {_shown(value)}; allowed are 1 (hallucinated) and 0 (right)."
+            )
         return float(value)
 
     def integer(self, name: str, value: object, allowed: str) -> int:
@@ -330,7 +335,7 @@ class _Checker:
                 raise TypeError
             return operator.index(value)  # type: ignore[arg-type]
         except TypeError:
-            raise self.error(f"{name} is {value!r}; allowed is {allowed}.") from None
+            raise self.error(f"{name} is {_shown(value)}; allowed is {allowed}.") from None
 
     def array(self, name: str, value: object) -> NDArray[Any]:
         if value is None:
@@ -382,6 +387,15 @@ def _scalar(value: object) -> object:
         array = as_array(value)
         return array.reshape(-1)[0] if array.size == 1 and array.dtype != object else value
     return value
+
+
+def _shown(value: object) -> str:
+    """Return ``value`` for an error: arrays and tensors by shape, huge integers by size."""
+    if isinstance(value, np.ndarray) or is_tensor(value):
+        return f"an array of shape {tuple(value.shape)}"  # type: ignore[attr-defined]
+    if isinstance(value, int) and value.bit_length() > 64:  # Python writes out 4,300 digits at most
+        return f"an integer of {value.bit_length()} bits"
+    return repr(value)
 
 
 def _storable(text: str) -> str:

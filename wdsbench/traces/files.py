@@ -26,12 +26,18 @@ def expand_patterns(patterns: Sequence[str | Path]) -> list[Path]:
     are, match no glob.
 
     Raises:
+        ValueError: A pattern is empty or blank.
         TraceError: A pattern matches nothing; a match is no trace file; or a file and its
             compressed twin (``a.pkl``, ``a.pkl.gz``) both match, since then every trace would come
             twice.
     """
     found: dict[str, Path] = {}
     for pattern in patterns:
+        if not str(pattern).strip():  # Path("") would be the working folder
+            raise ValueError(
+                f"trace file pattern {str(pattern)!r} is empty; allowed are a file, a folder or a "
+                "glob, for example 'traces_data/*.pkl*'; for the working folder write '.'"
+            )
         matches = _matches(str(pattern))
         if not matches:
             raise TraceError(

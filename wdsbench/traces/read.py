@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
+
+from isal import igzip
 
 from wdsbench.errors import TraceError
 from wdsbench.records import Trace
@@ -13,8 +16,10 @@ from wdsbench.traces.files import kind_of, open_raw
 from wdsbench.traces.tensors import is_sequences, load_tensors, sequence_traces
 from wdsbench.traces.unpickle import load_pickle
 
-# torch.save writes a zip archive (PKZIP APPNOTE 4.3.7), also under a name ending in .pkl.
-_ZIP_MAGIC: Final = b"PK\x03\x04"
+# torch.save writes a zip archive (PKZIP APPNOTE 4.3.7), also under a name ending in .pkl; with
+# _use_new_zipfile_serialization=False, as before torch 1.6, it writes pickles one after the other,
+# the first of this number (torch.serialization.MAGIC_NUMBER) in protocol 2, torch.save's default.
+_TORCH_MAGICS: Final = (b"PK\x03\x04", pickle.dumps(0x1950A86A20F9469CFC6C, 2))
 
 
 def read_traces(path: Path) -> Iterator[Trace]:
@@ -48,12 +53,21 @@ def read_traces(path: Path) -> Iterator[Trace]:
 def _contents(path: Path) -> Iterator[object]:
     """Yield each object in the file; the caller's reference is the only one."""
     with open_raw(path) as stream:
-        start = _peek(stream, len(_ZIP_MAGIC), str(path))
-        if kind_of(path) != "tensors" and start != _ZIP_MAGIC:
+        start = _peek(stream, max(map(len, _TORCH_MAGICS)), str(path))
+        by_torch = start.startswith(_TORCH_MAGICS)
+        if kind_of(path) != "tensors" and not by_torch:
             while start:
                 yield load_pickle(stream, file=str(path))
                 start = _peek(stream, 1, str(path))
             return
+        if isinstance(cast(object, stream), igzip.IGzipFile):
+            raise TraceError(
+                "a gzipped torch file, which is not read; inflate it with gunzip."
+                if by_torch
+                else "a gzipped file that torch.save did not write; if it holds a pickle, give it "
+                "a name ending in .pkl.gz.",
+                file=str(path),
+            )
     yield load_tensors(path)
 
 

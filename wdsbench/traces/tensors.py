@@ -31,10 +31,12 @@ def load_tensors(path: Path) -> object:
             warnings.simplefilter("ignore")
             return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        said = _first_line(error)
+        # Without torch's own words: they advise to load the file unsafely.
         raise TraceError(
-            f"torch.load(weights_only=True) refuses the file, and nothing in it was run ({said}); "
-            "save tensors, numbers, strings, lists and dicts only.",
+            "torch.load(weights_only=True) refuses the file, and nothing in it was run: it holds "
+            "more than tensors, numbers, strings, lists and dicts, or is damaged, or torch.save "
+            "did not write it; save NumPy arrays as tensors, or with pickle.dump under a name "
+            "ending in .pkl.",
             file=str(path),
         ) from error
     except OSError as error:

@@ -20,10 +20,11 @@ import xxhash
 
 from wdsbench.detect.registry import DetectorShape, Kind, detector_spec
 from wdsbench.errors import DetectorError
-from wdsbench.train.files import write_json, write_whole
+from wdsbench.train.files import remove_if_empty, write_json, write_whole
 from wdsbench.train.fitted import FittedDetector
 
 CARD_NAME = "detector.json"
+_WEIGHTS_GLOB = "weights-*.safetensors"
 
 
 class _Shape(pydantic.BaseModel, extra="forbid", strict=True):
@@ -67,10 +68,18 @@ def save_detector(fitted: FittedDetector, folder: Path) -> Path:
         "weights": weights_name,
     }
     write_json(folder / CARD_NAME, card)
-    for old in folder.glob("weights-*.safetensors"):
+    for old in folder.glob(_WEIGHTS_GLOB):
         if old.name != weights_name:
             old.unlink()
     return folder / CARD_NAME
+
+
+def remove_detector(folder: Path) -> None:
+    """Remove card and weights, and ``folder`` unless it holds other files."""
+    (folder / CARD_NAME).unlink(missing_ok=True)  # first: a card names a complete weights file
+    for weights in folder.glob(_WEIGHTS_GLOB):
+        weights.unlink()
+    remove_if_empty(folder)
 
 
 def load_detector(path: str | Path) -> FittedDetector:

@@ -69,6 +69,7 @@ class TrainConfig:
         for name in ("learning_rate", "clip_norm"):
             value = getattr(self, name)
             _check(name, value, 0 < value < math.inf, "above 0")
+        _check("seed", self.seed, 0 <= self.seed < 2**63, "in 0 .. 2**63 - 1")
         _check("weight_decay", self.weight_decay, 0 <= self.weight_decay < math.inf, "at least 0")
         _check("dropout", self.dropout, 0 <= self.dropout < 1, "in [0, 1)")
         _check("confidence", self.confidence, 0 < self.confidence < 1, "in (0, 1)")

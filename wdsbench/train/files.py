@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,12 @@ def write_whole(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(path) as file:
         file.write(content)
+
+
+def remove_if_empty(folder: Path) -> None:
+    """Remove ``folder`` if it is there and empty."""
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 def write_json(path: Path, value: Any) -> None:

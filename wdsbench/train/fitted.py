@@ -64,5 +64,5 @@ class FittedDetector:
             values = (self.sign * self.spec.score(batch)).tolist()
             found.update(zip(batch.keys, values, strict=True))
         if len(found) != count:
-            raise DetectorError(f"{count - len(found)} samples came twice; verify the data set")
+            raise DetectorError(f"{count - len(found)} samples came twice; pack again")
         return found

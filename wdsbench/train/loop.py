@@ -191,12 +191,12 @@ def score_batches(
     values: list[float] = torch.cat(logits).double().cpu().tolist() if logits else []
     scores = dict(zip(keys, values, strict=True))
     if len(scores) != len(keys):
-        raise DetectorError(f"{len(keys) - len(scores)} samples came twice; verify the data set")
+        raise DetectorError(f"{len(keys) - len(scores)} samples came twice; pack again")
     for key, value in scores.items():
         if not abs(value) < float("inf"):
             raise DetectorError(
                 f"sample {key} has score {value}; its states hold values that are not finite: "
-                "verify the data set"
+                "extract its trace again and pack again"
             )
     return scores
 
@@ -276,11 +276,13 @@ def _train_epoch(
         optimizer.step()
         total += loss.detach() * count
     if labelled == 0:
-        raise DetectorError("no training sample has a label; score the traces and relabel the set")
+        raise DetectorError(
+            "no training sample has a label; score the traces and pack again with --scores"
+        )
     mean = float(total) / labelled
     if not abs(mean) < float("inf"):
         raise DetectorError(
-            f"the loss of epoch {epoch} is {mean}; lower the learning rate, or verify the data set"
+            f"the loss of epoch {epoch} is {mean}; lower the learning rate, or pack again"
         )
     return mean, labelled, unlabelled
 

@@ -47,7 +47,7 @@ def checked(labels: ArrayLike, scores: ArrayLike) -> tuple[NDArray[np.bool_], ND
     if positives in (0, truth.size):
         raise DetectorError(
             f"{positives} hallucinated and {truth.size - positives} right samples: AUROC is not "
-            "defined with one class only; evaluate on a split that has both"
+            "defined with one class only; pack more traces, or pack again with another --threshold"
         )
     return truth.astype(np.bool_), values
 

@@ -25,16 +25,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from wdsbench.detect.registry import DetectorShape, DetectorSpec, LoaderNeeds, detector_spec
+from wdsbench.detect.registry import (
+    DETECTOR_NAMES,
+    DetectorShape,
+    DetectorSpec,
+    LoaderNeeds,
+    detector_spec,
+)
 from wdsbench.detect.scale import RunningMoments, Standardise
 from wdsbench.errors import DetectorError
 from wdsbench.progress import Progress, no_progress
 from wdsbench.records import SPLITS
 from wdsbench.train import metrics
 from wdsbench.train.bootstrap import auroc_interval, paired_difference
-from wdsbench.train.checkpoint import save_detector
+from wdsbench.train.checkpoint import remove_detector, save_detector
 from wdsbench.train.config import TrainConfig
-from wdsbench.train.files import write_whole
+from wdsbench.train.files import remove_if_empty, write_whole
 from wdsbench.train.fitted import FittedDetector
 from wdsbench.train.loop import EpochRecord, FitResult, fit, record_json, seeded
 from wdsbench.train.report import write_markdown
@@ -62,6 +68,7 @@ REPORT_NAME = "report.md"
 ROC_NAME = "roc.png"
 CURVES_NAME = "curves.png"
 CHECKPOINTS_NAME = "checkpoints"
+_FILE_NAMES = (RESULTS_NAME, REPORT_NAME, SCORES_NAME, METRICS_NAME, ROC_NAME, CURVES_NAME)
 BASELINE = "logprob_mean"
 
 
@@ -122,7 +129,7 @@ def train(
         open_loader: The loader's constructor; None: the project's own.
 
     Raises:
-        ValueError: An unknown detector, or none.
+        ValueError: An unknown detector, or none; a device that is not there.
         DetectorError: A split lacks a class, or no detector at all could be run (``results.json``
             then says why).
     """
@@ -130,7 +137,7 @@ def train(
     if not specs:
         raise ValueError("no detector was asked for")
     config = config or TrainConfig()
-    device = config.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = _device(config.device)
     source = Source(shards, config, device, open_loader or default_open_loader())
     examples: dict[str, Examples] = {}
     index: Any = None
@@ -142,6 +149,7 @@ def train(
 
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
+    _remove_earlier(folder)
     outcomes: dict[str, _Outcome] = {}
     not_available: dict[str, str] = {}
     with (
@@ -172,9 +180,31 @@ def train(
 
 def result_files(out: str | Path) -> list[Path]:
     """Return the files and folders a run has left in ``out``, the results first."""
-    names = (RESULTS_NAME, REPORT_NAME, SCORES_NAME, METRICS_NAME, ROC_NAME, CURVES_NAME)
-    places = [Path(out) / name for name in (*names, CHECKPOINTS_NAME)]
+    places = [Path(out) / name for name in (*_FILE_NAMES, CHECKPOINTS_NAME)]
     return [place for place in places if place.exists()]
+
+
+def _device(asked: str | None) -> str:
+    """Return the device to train on; None: CUDA where there is a device, else the CPU."""
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    allowed = ["cpu", *(["cuda"] if gpus else []), *(f"cuda:{gpu}" for gpu in range(gpus))]
+    if asked is None:
+        return "cuda" if gpus else "cpu"
+    if asked not in allowed:
+        raise ValueError(
+            f"device is {asked!r}; allowed here: {', '.join(allowed)}"
+            + ("" if gpus else " (torch finds no GPU)")
+        )
+    return asked
+
+
+def _remove_earlier(folder: Path) -> None:
+    """Remove what an earlier run left, the results first; files of no run stay."""
+    for name in _FILE_NAMES:
+        (folder / name).unlink(missing_ok=True)
+    for name in DETECTOR_NAMES:
+        remove_detector(folder / CHECKPOINTS_NAME / name)
+    remove_if_empty(folder / CHECKPOINTS_NAME)
 
 
 def _require_both_classes(examples: dict[str, Examples]) -> None:
@@ -184,7 +214,7 @@ def _require_both_classes(examples: dict[str, Examples]) -> None:
             raise DetectorError(
                 f"split {split} has {counts['n_pos']} hallucinated, {counts['n_neg']} right, "
                 f"{counts['n_unlabelled']} unlabelled samples, but needs both classes: "
-                "pack more traces, or relabel with another threshold"
+                "pack more traces, or pack again with another --threshold"
             )
 
 

@@ -118,7 +118,7 @@ class Examples:
             raise DetectorError(
                 f"{len(scores)} scores for {len(self.keys)} samples"
                 + (f", none for {missing[0]}" if missing else "")
-                + "; the loader returned another set of samples than before: verify the data set"
+                + "; the loader returned another set of samples than before: pack again"
             )
         return np.array([scores[key] for key in self.keys], dtype=np.float64)
 
@@ -139,12 +139,12 @@ def read_examples(batches: Iterable[Batch]) -> Examples:
     joined = np.concatenate(labels) if labels else np.empty(0)
     if len(set(keys)) != len(keys):
         raise DetectorError(
-            f"{len(keys) - len(set(keys))} samples of a split came twice; verify the data set"
+            f"{len(keys) - len(set(keys))} samples of a split came twice; pack again"
         )
     odd = np.flatnonzero(~(np.isnan(joined) | (joined == 0) | (joined == 1)))
     if odd.size:
         raise DetectorError(
-            f"sample {keys[odd[0]]} has label {joined[odd[0]]:g}, not 0 or 1; relabel the data set"
+            f"sample {keys[odd[0]]} has label {joined[odd[0]]:g}, not 0 or 1; pack again"
         )
     return Examples(keys, question_ids, joined)
 
