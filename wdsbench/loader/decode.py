@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from wdsbench.errors import DecodeError, ShardError
 from wdsbench.loader.graph import graph_batch
 from wdsbench.loader.select import TokenRanges
 from wdsbench.records import Batch
-from wdsbench.ring import host_tensor
+from wdsbench.ring import SlabPool
 from wdsbench.shards.index import DatasetIndex
 from wdsbench.shards.members import (
     EDGES_INDEX,
@@ -54,13 +54,23 @@ class DecodePlan:
     verify_hash: bool
 
 
-class BatchDecoder:
-    """Decodes batches of one data set by one plan; belongs to one process."""
+@dataclass(frozen=True)
+class BatchSlabs:
+    """Memory of the large tensors of a loader's batches, kept from epoch to epoch."""
 
-    def __init__(self, index: DatasetIndex, plan: DecodePlan) -> None:
+    states: SlabPool = field(default_factory=SlabPool)
+    edge_index: SlabPool = field(default_factory=SlabPool)
+    edge_attr: SlabPool = field(default_factory=SlabPool)
+
+
+class BatchDecoder:
+    """Decodes batches of one data set by one plan; belongs to one iteration of one process."""
+
+    def __init__(self, index: DatasetIndex, plan: DecodePlan, slabs: BatchSlabs) -> None:
         self._index = index
         self._plan = plan
         self._files = ShardFiles(index)
+        self._slabs = slabs
         stored = index.fields["hidden"]
         self._bf16 = stored.dtype == "bf16"
         element_bytes = 2 if self._bf16 else np.dtype(stored.dtype).itemsize
@@ -82,8 +92,8 @@ class BatchDecoder:
             score=torch.from_numpy(columns["score"][rows]),
             token_count=torch.from_numpy(columns["tokens"][rows].astype(np.int64)),
             prompt_length=torch.from_numpy(columns["prompt_length"][rows].astype(np.int64)),
-            question_ids=[self._index.question_id(row) for row in row_list],
-            keys=[self._index.key(row) for row in row_list],
+            question_ids=self._index.question_ids(rows),
+            keys=self._index.keys(rows),
         )
         if self._plan.layout == "graph":
             self._add_graph(batch, rows, fds)
@@ -150,8 +160,8 @@ class BatchDecoder:
         edge_counts = (pointers[:, plan.layers + 1] - pointers[:, plan.layers]).astype(np.int64)
         edge_base = np.concatenate([[0], np.cumsum(edge_counts.sum(axis=1))])
         jobs[:, -1] = edge_base[:-1]
-        edge_index = host_tensor((2, int(edge_base[-1])), torch.int64)
-        edge_attr = host_tensor((int(edge_base[-1]), 1))
+        edge_index = self._slabs.edge_index.tensor((2, int(edge_base[-1])), torch.int64)
+        edge_attr = self._slabs.edge_attr.tensor((int(edge_base[-1]), 1))
         self._located(
             rows,
             lambda: _core.collate_edges(
@@ -182,7 +192,7 @@ class BatchDecoder:
         ``stride`` (elements from layer to layer) is one number, or one a sample.
         """
         plan, index = self._plan, self._index
-        out = host_tensor(shape)
+        out = self._slabs.states.tensor(shape)
         jobs = self._jobs(
             rows,
             fds,

@@ -21,7 +21,7 @@ import webdataset
 from torch.utils.data import DataLoader
 
 from wdsbench.errors import ShardError, WdsbenchError
-from wdsbench.loader.decode import BatchDecoder, DecodePlan
+from wdsbench.loader.decode import BatchDecoder, BatchSlabs, DecodePlan
 from wdsbench.loader.select import (
     Tokens,
     as_integer,
@@ -171,6 +171,7 @@ class TraceLoader:
         shuffle = _at_least(shuffle, 0, "shuffle")
         self._pieces = PieceList(self.index, split, seed=seed, shuffle=shuffle > 0)
         self._shuffle = EpochShuffle(shuffle, seed=seed) if shuffle else None
+        self._slabs = BatchSlabs()
 
     @property
     def fields(self) -> dict[str, FieldSpec]:
@@ -201,7 +202,7 @@ class TraceLoader:
         """
         epoch, self._epoch = self._epoch, self._epoch + 1
         stats = self.stats = LoaderStats(epoch=epoch)
-        decoder = BatchDecoder(self.index, self._worker_plan())
+        decoder = BatchDecoder(self.index, self._worker_plan(), self._slabs)
         source = self._batches(epoch, decoder)
         try:
             while True:

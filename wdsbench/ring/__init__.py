@@ -1,5 +1,5 @@
 """Memory for batches: host tensors that the decoder fills and a GPU copies from."""
 
-from wdsbench.ring.slab import host_tensor
+from wdsbench.ring.slab import SlabPool
 
-__all__ = ["host_tensor"]
+__all__ = ["SlabPool"]

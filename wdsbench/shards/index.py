@@ -12,6 +12,7 @@ Columns of the table, one row a sample, rows in shard order (train, val, test):
 
 from __future__ import annotations
 
+import os
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -279,15 +280,23 @@ class DatasetIndex:
         """Return the path of a shard."""
         return self.folder / self.file.shardlist[shard].url
 
+    def keys(self, rows: NDArray[np.int64]) -> list[str]:
+        """Return the member keys of samples."""
+        return [os.fsdecode(key) for key in self.columns["key"][rows].tolist()]
+
+    def question_ids(self, rows: NDArray[np.int64]) -> list[str]:
+        """Return the question ids of samples."""
+        offsets, text = self.columns["question_offset"], self.columns["question_bytes"].data
+        ranges = zip(offsets[rows].tolist(), offsets[rows + 1].tolist(), strict=True)
+        return [str(text[first:last], "utf-8", "surrogatepass") for first, last in ranges]
+
     def key(self, row: int) -> str:
         """Return a sample's member key."""
-        return bytes(self.columns["key"][row]).decode("ascii")
+        return self.keys(np.array([row]))[0]
 
     def question_id(self, row: int) -> str:
         """Return a sample's question id."""
-        offsets = self.columns["question_offset"]
-        raw = self.columns["question_bytes"][int(offsets[row]) : int(offsets[row + 1])]
-        return raw.tobytes().decode("utf-8", "surrogatepass")
+        return self.question_ids(np.array([row]))[0]
 
     def member_name(self, row: int, member: str) -> str:
         """Return the full name of a sample's member inside its shard."""
