@@ -28,7 +28,8 @@ ALLOWED: dict[str, set[str]] = {
     "view": {"traces", "stream", "detect"},
     "train": {"loader", "detect", "view"},
     "demo": {"llm", "pack", "train"},
-    "cli": {"demo", "llm", "pack", "train", "detect"},
+    "bench": {"loader", "stream", "shards"},
+    "cli": {"bench", "demo", "llm", "pack", "train", "detect"},
 }
 
 #: Rooms that must work where torch is not installed.

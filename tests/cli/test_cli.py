@@ -13,7 +13,7 @@ from builders import Packed, make_dataset
 import wdsbench
 from wdsbench.cli.main import main
 
-COMMANDS = ("demo", "extract", "score", "pack", "train")
+COMMANDS = ("demo", "extract", "score", "pack", "train", "bench")
 ROOT = Path(__file__).parents[2]
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import typer
 
 import wdsbench
-from wdsbench.cli import demo, extract, pack, score, train
+from wdsbench.cli import bench, demo, extract, pack, score, train
 from wdsbench.errors import WdsbenchError
 
 TRACEBACK_FLAG = "--traceback"
@@ -50,7 +50,7 @@ def _options(
     """Hold the options that stand before a command."""
 
 
-for module in (demo, extract, score, pack, train):
+for module in (demo, extract, score, pack, train, bench):
     app.command(module.__name__.rpartition(".")[2], epilog=f"Example: {module.EXAMPLE}")(
         module.command
     )
