@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+from collections import Counter
 from itertools import islice
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from wdsbench.errors import ShardError
 from wdsbench.shards.index import DatasetIndex
 from wdsbench.stream import EpochShuffle, PieceList, SampleRows, cut_pieces, this_consumer
 from wdsbench.stream.files import ShardFiles
+from wdsbench.stream.order import order_rng
 from wdsbench.stream.pieces import share_of
 
 
@@ -159,3 +161,14 @@ def test_a_missing_or_cut_shard_is_named(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(ShardError, match="No such file"):
         ShardFiles(index).descriptors([2])
+
+
+def test_integers_are_drawn_evenly_and_within_their_ends() -> None:
+    rng = order_rng("test", 0)
+    counts = Counter(rng.randint(3, 12) for _ in range(50_000))
+    assert set(counts) == set(range(3, 13))
+    assert min(counts.values()) > 4_700
+    assert max(counts.values()) < 5_300
+    assert [order_rng("a", 1).randint(0, 9) for _ in range(3)] == [
+        order_rng("a", 1).randint(0, 9)
+    ] * 3

@@ -12,7 +12,6 @@ Columns of the table, one row a sample, rows in shard order (train, val, test):
 
 from __future__ import annotations
 
-import os
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -282,7 +281,9 @@ class DatasetIndex:
 
     def keys(self, rows: NDArray[np.int64]) -> list[str]:
         """Return the member keys of samples."""
-        return [os.fsdecode(key) for key in self.columns["key"][rows].tolist()]
+        return [
+            key.decode("utf-8", "surrogateescape") for key in self.columns["key"][rows].tolist()
+        ]
 
     def question_ids(self, rows: NDArray[np.int64]) -> list[str]:
         """Return the question ids of samples."""
