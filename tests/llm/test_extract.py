@@ -292,7 +292,6 @@ def test_prompts_that_cannot_be_asked(model: Any, tokenizer: Any, tmp_path: Path
         extract(model, tokenizer, [Question("none", "", ())], tmp_path)
 
 
-@pytest.mark.skipif(not (DEMO / "model").is_dir(), reason="the embedded model is not built")
 def test_embedded_model(tmp_path: Path) -> None:
     model, tokenizer = load_model(DEMO / "model")
     questions = read_questions(DEMO / "questions.jsonl.gz", limit=40)
