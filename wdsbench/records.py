@@ -4,7 +4,7 @@ own.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -123,4 +123,4 @@ class FieldSpec:
     name: str
     dtype: str
     shape: tuple[int | None, ...]
-    note: str = field(default="")
+    note: str = ""

@@ -73,7 +73,7 @@ def _cases(shape: Shape, folder: Path) -> dict[str, Callable[[], Work]]:
     expert = ExpertReader(folder / RAW_NAME, states, batch)
     return {
         "memcpy": _memcpy(),
-        "kernel": _kernel(shape, shards),
+        "kernel": _Kernel(shape, shards),
         "ours-t1": loader(1),
         "ours-t2": loader(THREADS),
         "ours-w2": loader(1, workers=2),
@@ -103,34 +103,36 @@ def _memcpy() -> Callable[[], Work]:
     return copy
 
 
-def _kernel(shape: Shape, shards: Path) -> Callable[[], Work]:
-    """Return the decode alone: jobs made beforehand, one buffer, in the order of the shards."""
-    index = DatasetIndex.open(shards)
-    files = ShardFiles(index)
-    fds = files.descriptors(index.columns["shard"].tolist())
-    elements = shape.layers * shape.features
-    jobs = np.zeros((len(index), 10), np.int64)
-    jobs[:, 0] = fds
-    jobs[:, 1], jobs[:, 2] = index.member(HIDDEN, "offset"), index.member(HIDDEN, "size")
-    jobs[:, 5] = jobs[:, 7] = 1
-    jobs[:, 8] = np.arange(len(index)) % shape.batch_size * elements
-    jobs[:, 9] = shape.features
-    layers = np.arange(shape.layers, dtype=np.int64)
-    out = np.zeros(shape.batch_size * elements, np.float32)
+class _Kernel:
+    """The decode alone: jobs made beforehand, one buffer, in the order of the shards."""
 
-    def decode() -> Work:
+    def __init__(self, shape: Shape, shards: Path) -> None:
+        index = DatasetIndex.open(shards)
+        self._files = ShardFiles(index)  # owns the descriptors that the jobs name
+        self._shape = shape
+        elements = shape.layers * shape.features
+        jobs = np.zeros((len(index), 10), np.int64)
+        jobs[:, 0] = self._files.descriptors(index.columns["shard"].tolist())
+        jobs[:, 1], jobs[:, 2] = index.member(HIDDEN, "offset"), index.member(HIDDEN, "size")
+        jobs[:, 5] = jobs[:, 7] = 1
+        jobs[:, 8] = np.arange(len(index)) % shape.batch_size * elements
+        jobs[:, 9] = shape.features
+        self._jobs = jobs
+        self._layers = np.arange(shape.layers, dtype=np.int64)
+        self._out = np.zeros(shape.batch_size * elements, np.float32)
+
+    def __call__(self) -> Work:
+        """Decode every sample once."""
+        shape, jobs = self._shape, self._jobs
         for first in range(0, len(jobs), shape.batch_size):
             _core.decode_rows(
                 jobs[first : first + shape.batch_size],
-                layers,
+                self._layers,
                 layers_stored=shape.layers,
                 features=shape.features,
                 token_padded=0,
                 bf16=False,
-                out=out,
+                out=self._out,
                 threads=THREADS,
             )
-        # `files` owns the descriptors that the jobs name.
-        return Work(len(index), len(index) * elements * 4 if files else 0)
-
-    return decode
+        return Work(len(jobs), len(jobs) * shape.layers * shape.features * 4)

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
@@ -52,6 +52,11 @@ class DecodePlan:
     squeeze: bool
     threads: int
     verify_hash: bool
+
+
+class _Place(TypedDict):
+    shard: str
+    member: str
 
 
 @dataclass(frozen=True)
@@ -253,10 +258,17 @@ class BatchDecoder:
             kind = ShardError if error.kind in ("truncated", "io") else DecodeError
             raise kind(
                 error.detail,
-                shard=str(self._index.shard_path(int(self._index.columns["shard"][row]))),
-                member=self._index.member_name(row, f"{error.member}.npy"),
+                **self._place(row, f"{error.member}.npy"),
                 offset_bytes=error.offset_bytes,
             ) from error
+
+    def _place(self, row: int, member: str) -> _Place:
+        """Return where a member lies, as the arguments of our errors."""
+        shard = int(self._index.columns["shard"][row])
+        return {
+            "shard": str(self._index.shard_path(shard)),
+            "member": self._index.member_name(row, member),
+        }
 
     def _verify(self, rows: NDArray[np.int64], fds: NDArray[np.int64], member: str) -> None:
         """Compare the XXH3 of whole members with the index where the plan asks for it."""
@@ -268,8 +280,7 @@ class BatchDecoder:
                 raise DecodeError(
                     "the bytes are not those that were packed (XXH3 differs); restore the shard or"
                     " pack again",
-                    shard=str(self._index.shard_path(int(self._index.columns["shard"][row]))),
-                    member=self._index.member_name(row, member),
+                    **self._place(row, member),
                     offset_bytes=int(self._index.member(member, "offset")[row]),
                 )
 
@@ -280,8 +291,7 @@ class BatchDecoder:
         if len(data) != size:
             raise ShardError(
                 f"the file ends {size - len(data)} bytes before the member does",
-                shard=str(self._index.shard_path(int(self._index.columns["shard"][row]))),
-                member=self._index.member_name(row, member),
+                **self._place(row, member),
                 offset_bytes=offset + len(data),
             )
         return data
@@ -292,8 +302,7 @@ class BatchDecoder:
         except ValueError as error:
             raise DecodeError(
                 f"not JSON: {error}",
-                shard=str(self._index.shard_path(int(self._index.columns["shard"][row]))),
-                member=self._index.member_name(row, META),
+                **self._place(row, META),
             ) from error
         assert isinstance(meta, dict)
         return meta

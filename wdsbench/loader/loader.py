@@ -257,7 +257,8 @@ class TraceLoader:
         """Return the samples of each reader of this rank."""
         here = this_consumer()
         workers = max(self.num_workers, 1)
-        total = self._rows().size
+        shards = self.index.shards_of(self.split)
+        total = sum(self.index.file.shardlist[shard].nsamples for shard in shards)
         return [
             len(
                 share_of(

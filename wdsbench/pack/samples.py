@@ -90,6 +90,10 @@ class SamplePacker:
     unlabelled: int = 0
     samples: int = 0
 
+    def __post_init__(self) -> None:
+        """Read the edge rule once, not for every trace."""
+        self.edge_rule = EdgeRule.parse(self.options.edge_rule)
+
     def add(self, trace: Trace, split: str) -> None:
         """Check one trace against the others and write it."""
         score, label = self._judge(trace)
@@ -102,9 +106,8 @@ class SamplePacker:
         if self.split_of.setdefault(trace.question_id, split) != split:
             raise _at(
                 trace,
-                f"stands in split {split} here and in {self.split_of[trace.question_id]} before; a "
-                f"question has one"
-                " split: pack with --split-by question",
+                f"stands in split {split} here and in {self.split_of[trace.question_id]} before; a"
+                " question has one split: pack with --split-by question",
             )
         states = self._states(trace)
         members: dict[str, Pieces] = {
@@ -114,7 +117,7 @@ class SamplePacker:
         if states.scale is not None:
             members[HIDDEN_SCALE] = npy_pieces(states.scale)
         if "edges" in self.options.attention:
-            edges = edges_of(trace, EdgeRule.parse(self.options.edge_rule))
+            edges = edges_of(trace, self.edge_rule)
             if edges is not None:
                 members.update(edge_members(edges, _tokens(trace)))
                 self.with_edges += 1
