@@ -1,9 +1,9 @@
 """wdsbench: language model traces in WebDataset shards, streamed at memory speed, and the
 detectors trained on them.
 
-The names at the door are ``TraceLoader`` and the records and errors; everything else is a room of
-its own. Importing the package imports neither torch nor the C++ extension: names are fetched when
-they are first used.
+The names at the door are ``TraceLoader``, ``TraceDataset``, and the records and errors; everything
+else is a room of its own. Importing the package imports neither torch nor the C++ extension: names
+are fetched when they are first used.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from wdsbench.errors import (
     TraceError,
     WdsbenchError,
 )
-from wdsbench.records import Batch, Trace
+from wdsbench.records import Batch, Member, Trace
 
 if TYPE_CHECKING:
-    from wdsbench.loader import TraceLoader
+    from wdsbench.loader import TraceDataset, TraceLoader
 
 __version__ = "0.1.0"
 
@@ -32,12 +32,14 @@ __all__ = [
     "Batch",
     "DecodeError",
     "DetectorError",
+    "Member",
     "ModelError",
     "PackError",
     "QuestionError",
     "ScoreError",
     "ShardError",
     "Trace",
+    "TraceDataset",
     "TraceError",
     "TraceLoader",
     "WdsbenchError",
@@ -46,8 +48,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "TraceLoader":
-        from wdsbench.loader import TraceLoader
+    if name in ("TraceDataset", "TraceLoader"):
+        import wdsbench.loader
 
-        return TraceLoader
+        return getattr(wdsbench.loader, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -33,9 +33,11 @@ def half_kernels() -> list[tuple[str, bool]]:
 def half_kernel() -> str:
     """Return the kernel in use; WDSBENCH_HALF_KERNEL forces one."""
 
-def widen_half(source: Buffer, target: Buffer, *, kernel: str | None = None) -> None:
+def widen_half(
+    source: Buffer, target: Buffer, *, kernel: str | None = None, stream: bool = False
+) -> None:
     """Write the float32 of every float16 in ``source``; any alignment. Signalling NaNs come out
-    quiet.
+    quiet. ``stream``: with stores that go past the cache.
     """
 
 def narrow_float(source: Buffer, target: Buffer) -> None:
@@ -54,7 +56,56 @@ def list_tar_members(fd: int) -> tuple[list[str], NDArray[np.int64], NDArray[np.
         FormatError: A damaged or cut archive, or an entry that is not a regular file or directory.
     """
 
-def decode_rows(
+class ShardFiles:
+    """Shards numbered as in their index: opened when first needed, kept open, the longest unused
+    closed beyond ``limit``. Any thread may use them.
+
+    A shard of another size than announced, or one that is cut or written to while it is read, is a
+    :class:`FormatError` of whoever reads it.
+    """
+
+    def __init__(
+        self, paths: list[bytes], sizes: list[int], *, limit: int, access: str = "map"
+    ) -> None:
+        """Name the shards; ``access`` is ``"map"``, ``"sparse"`` (a map without reading ahead) or
+        ``"pread"``.
+        """
+
+    def read(self, shard: int, offset: int, size: int) -> bytes:
+        """Return bytes ``[offset, offset + size)`` of a shard."""
+
+    @property
+    def open_count(self) -> int:
+        """Shards open now."""
+
+class ReadAhead:
+    """Asks the system for bytes that will be wanted soon, on a thread of its own. A hint: errors
+    are left to the reader.
+    """
+
+    def __init__(self, files: ShardFiles) -> None: ...
+    def request(self, shard: int, offset: int, size: int) -> None:
+        """Queue bytes ``[offset, offset + size)`` of a shard."""
+
+    def clear(self) -> None:
+        """Forget what has not been asked for yet."""
+
+class RowsInFlight:
+    """A batch being decoded in the background. Dropped before its end, it is cancelled."""
+
+    def wait(self) -> None:
+        """Return when the batch stands in its buffer; raise what :func:`decode_rows` would."""
+
+    @property
+    def busy_seconds(self) -> float:
+        """Seconds that threads have worked on it, summed."""
+
+    @property
+    def done_at(self) -> float:
+        """When it was done, on the clock of ``time.perf_counter``; 0 before."""
+
+def start_rows(
+    files: ShardFiles,
     jobs: NDArray[np.int64],
     layers: NDArray[np.int64],
     *,
@@ -62,13 +113,34 @@ def decode_rows(
     features: int,
     token_padded: int,
     bf16: bool,
-    out: NDArray[np.float32],
+    out: NDArray[np.float32] | NDArray[np.uint16],
+    threads: int,
+) -> RowsInFlight:
+    """Start :func:`decode_rows` on ``threads`` background threads and return at once.
+
+    ``out`` must be left alone until :meth:`RowsInFlight.wait` has returned.
+
+    Raises:
+        FormatError: A shard cannot be opened.
+    """
+
+def decode_rows(
+    files: ShardFiles,
+    jobs: NDArray[np.int64],
+    layers: NDArray[np.int64],
+    *,
+    layers_stored: int,
+    features: int,
+    token_padded: int,
+    bf16: bool,
+    out: NDArray[np.float32] | NDArray[np.uint16],
     threads: int,
 ) -> None:
-    """Decode members ``[L, T, D]`` into one float32 buffer.
+    """Decode members ``[L, T, D]`` into one buffer.
 
     Args:
-        jobs: int64 ``[B, 10]``, a row a sample: fd, offset, size, scale offset, scale size (0:
+        files: The shards.
+        jobs: int64 ``[B, 10]``, a row a sample: shard, offset, size, scale offset, scale size (0:
             none), tokens stored, first token, token count, target element of ``out``, elements of
             ``out`` from one layer to the next.
         layers: int64, which layers, in order of output.
@@ -77,13 +149,19 @@ def decode_rows(
         token_padded: Rows of each layer; those past the token count are set to zero (0: no
             padding).
         bf16: ``<u2`` members hold bfloat16 bits.
-        out: float32, one axis, written in place.
+        out: One axis, written in place: float32; or uint16, which takes the bits of float16 and
+            bfloat16 as they are stored, scales not applied.
         threads: Decode threads, the caller's among them.
 
     Raises:
-        FormatError: A member is damaged or not of the announced shape; ``out`` is then half
-            written.
+        FormatError: A member is damaged or not of the announced shape, or its shard was cut or
+            written to meanwhile; ``out`` is then half written.
     """
+
+def read_scales(
+    files: ShardFiles, jobs: NDArray[np.int64], layers: NDArray[np.int64], *, layers_stored: int
+) -> NDArray[np.float32]:
+    """Return the factors ``[B, layers]`` of the wanted layers; 1 where a sample has none."""
 
 def mean_edges(
     attention: NDArray[Any], kind: str, value: float
@@ -102,13 +180,14 @@ def mean_edges(
     """
 
 def read_edge_pointers(
-    jobs: NDArray[np.int64], *, layers_stored: int, threads: int
+    files: ShardFiles, jobs: NDArray[np.int64], *, layers_stored: int, threads: int
 ) -> NDArray[np.uint32]:
     """Return the edge pointers ``[B, L + 1]`` of all samples; ``jobs`` as in
     :func:`collate_edges`.
     """
 
 def collate_edges(
+    files: ShardFiles,
     jobs: NDArray[np.int64],
     layers: NDArray[np.int64],
     *,
@@ -120,7 +199,8 @@ def collate_edges(
     """Write the disjoint union of all samples' and layers' edges.
 
     Args:
-        jobs: int64 ``[B, 10]``, a row a sample: fd, offset and size of index, weight and pointer,
+        files: The shards.
+        jobs: int64 ``[B, 10]``, a row a sample: shard, offset and size of index, weight, pointer,
             tokens, first node and first edge of the union.
         layers: int64, which layers, in order of output.
         pointers: What :func:`read_edge_pointers` returned for the same jobs.

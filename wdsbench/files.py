@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 
 def temp_path(path: Path) -> Path:
@@ -14,7 +15,7 @@ def temp_path(path: Path) -> Path:
     return path.with_name(f".{path.name}.tmp")
 
 
-@contextmanager
+@contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[BinaryIO]:
     """Yield a binary file that becomes ``path`` when the block ends, and vanishes when it raises.
 
@@ -33,6 +34,19 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
     sync_folder(path.parent)
 
 
+def write_whole(path: Path, content: bytes) -> None:
+    """Write ``content`` to ``path`` atomically; folders on the way are made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_file(path) as file:
+        file.write(content)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write ``value`` as JSON with sorted keys; NaN and infinities are refused (not JSON)."""
+    text = json.dumps(value, indent=2, sort_keys=True, allow_nan=False, ensure_ascii=False)
+    write_whole(path, (text + "\n").encode())
+
+
 def sync_folder(folder: Path) -> None:
     """Flush a folder's entries to the disk: a rename lives in the folder, not in the file."""
     descriptor = os.open(folder, os.O_RDONLY)
@@ -40,3 +54,9 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def remove_if_empty(folder: Path) -> None:
+    """Remove ``folder`` if it is there and empty."""
+    with contextlib.suppress(OSError):
+        folder.rmdir()

@@ -70,6 +70,23 @@ class LayerEdges:
     weight: NDArray[np.float16]
 
 
+@dataclass(frozen=True)
+class Member:
+    """A file inside a shard that is not read yet; a few bytes that travel between processes.
+
+    Attributes:
+        shard: Path of the shard.
+        name: The member's full name in it.
+        offset_bytes: Where its data starts.
+        size_bytes: Of its data.
+    """
+
+    shard: str
+    name: str
+    offset_bytes: int
+    size_bytes: int
+
+
 @dataclass
 class Batch:
     """B samples, collated. Fields that were not asked for are None.
@@ -77,6 +94,8 @@ class Batch:
     Attributes:
         hidden: float32 ``[B, L, D]`` (one token), ``[B, L, k, D]``, ``[B, L, Tmax, D]`` (pad) or
             ``[L, sum T, D]`` (jagged).
+        hidden_scale: float32 ``[B, L]``: factors that ``hidden`` has yet to be multiplied by, on
+            its way to a device that widens it; None for everybody else.
         lengths: int64 ``[B]``: tokens of each sample in ``hidden`` where they vary.
         offsets: int64 ``[B + 1]``: where each sample starts on the token axis (jagged).
         label: float32 ``[B]``: 1 hallucinated, 0 right, NaN unknown.
@@ -99,6 +118,7 @@ class Batch:
     question_ids: list[str]
     keys: list[str]
     hidden: Tensor | None = None
+    hidden_scale: Tensor | None = None
     lengths: Tensor | None = None
     offsets: Tensor | None = None
     graph: Any = None

@@ -1,9 +1,7 @@
 #include "batch/decode.hpp"
 
-#include "batch/widen.hpp"
-#include "batch/workers.hpp"
-
 #include <algorithm>
+#include <cstring>
 #include <stdexcept>
 #include <string>
 
@@ -11,12 +9,11 @@ namespace wdsbench::batch {
 
 namespace {
 
-/// Bytes fetched and converted at a time: what is read stays in the second-level cache until it is
-/// widened.
-constexpr std::size_t SCRATCH_BYTES = std::size_t{256} * 1024;
-
 /// Units of work for each thread, so that a large sample at the end does not leave the others idle.
 constexpr std::size_t UNITS_PER_THREAD = 4;
+
+/// Batches of fewer bytes may still be in the cache when the trainer reads them.
+constexpr std::uint64_t STREAMING_LEAST_BYTES = std::uint64_t{4} << 20;
 
 void check_bounds(const std::vector<SampleRows> &samples, const RowsPlan &plan,
                   std::uint64_t out_count) {
@@ -83,8 +80,9 @@ std::vector<float> read_scale(const SampleRows &sample, const RowsPlan &plan) {
 /// Decodes layers [first, last) of plan.layers for one sample.
 class LayerRange {
 public:
-  LayerRange(const SampleRows &sample, const RowsPlan &plan, float *out)
-      : sample_(sample), plan_(plan), out_(out), reader_(sample.member),
+  LayerRange(const SampleRows &sample, const RowsPlan &plan, const RowsTarget &target,
+             Stores stores)
+      : sample_(sample), plan_(plan), target_(target), stores_(stores), reader_(sample.member),
         type_(reader_.header().type) {
     check_member(reader_.header(), sample, plan, sample.member.offset_bytes);
     if (plan.bf16) {
@@ -94,6 +92,12 @@ public:
                               npy::element_name(type_) + "'");
       }
       type_ = npy::ElementType::bf16;
+    }
+    if (target.floats == nullptr && type_ != npy::ElementType::f16 &&
+        type_ != npy::ElementType::bf16) {
+      throw FormatError(FormatKind::dtype, sample.member.offset_bytes,
+                        std::string("'") + npy::element_name(type_) +
+                            "' is not stored in 16 bits; let the host widen it");
     }
   }
 
@@ -110,10 +114,15 @@ public:
       }
       const std::uint64_t start =
           (plan_.layers[i] * sample_.tokens_stored + sample_.token_first) * plan_.features;
-      float *target = out_ + sample_.target + i * sample_.layer_stride;
-      copy(start, run * row_elements, target);
-      for (std::size_t layer = i; !scale.empty() && layer < i + run; ++layer) {
-        multiply(target + (layer - i) * row_elements, row_elements, scale[plan_.layers[layer]]);
+      const std::uint64_t target = sample_.target + i * sample_.layer_stride;
+      if (target_.floats == nullptr) {
+        copy(start, run * row_elements, target_.halves + target);
+      } else {
+        convert(start, run * row_elements, target_.floats + target);
+        for (std::size_t layer = i; !scale.empty() && layer < i + run; ++layer) {
+          multiply(target_.floats + target + (layer - i) * row_elements, row_elements,
+                   scale[plan_.layers[layer]]);
+        }
       }
       i += run;
     }
@@ -121,14 +130,19 @@ public:
   }
 
 private:
-  void copy(std::uint64_t start, std::uint64_t count, float *target) {
+  void convert(std::uint64_t start, std::uint64_t count, float *target) const {
     const std::size_t width = npy::element_size(type_);
-    const std::size_t piece = SCRATCH_BYTES / width;
-    for (std::uint64_t at = 0; at < count; at += piece) {
-      const auto elements = static_cast<std::size_t>(std::min<std::uint64_t>(piece, count - at));
-      widen(type_, reader_.view((start + at) * width, elements * width, scratch()), target + at,
-            elements);
-    }
+    const npy::ElementType type = type_;
+    const Stores stores = stores_;
+    reader_.visit(
+        start * width, count * width,
+        [type, stores, width, target](const std::uint8_t *bytes, std::size_t at, std::size_t size) {
+          widen(type, bytes, target + at / width, size / width, stores);
+        });
+  }
+
+  void copy(std::uint64_t start, std::uint64_t count, std::uint16_t *target) const {
+    reader_.read(start * sizeof *target, count * sizeof *target, target);
   }
 
   static void multiply(float *values, std::uint64_t count, float factor) {
@@ -139,59 +153,90 @@ private:
     }
   }
 
-  void pad(std::size_t first, std::size_t last, std::uint64_t row_elements) {
+  void pad(std::size_t first, std::size_t last, std::uint64_t row_elements) const {
     const std::uint64_t padded = plan_.token_padded * plan_.features;
     for (std::size_t i = first; padded > row_elements && i < last; ++i) {
-      float *target = out_ + sample_.target + i * sample_.layer_stride;
-      std::fill(target + row_elements, target + padded, 0.0F);
+      const std::uint64_t target = sample_.target + i * sample_.layer_stride + row_elements;
+      if (target_.floats == nullptr) {
+        std::fill_n(target_.halves + target, padded - row_elements, std::uint16_t{0});
+      } else {
+        fill_zeros(target_.floats + target, padded - row_elements, stores_);
+      }
     }
-  }
-
-  /// One scratch a thread, kept between batches.
-  static std::vector<std::uint8_t> &scratch() {
-    thread_local std::vector<std::uint8_t> bytes(SCRATCH_BYTES);
-    return bytes;
   }
 
   const SampleRows &sample_;
   const RowsPlan &plan_;
-  float *out_;
+  const RowsTarget &target_;
+  Stores stores_;
   MemberReader reader_;
   npy::ElementType type_;
 };
 
 } // namespace
 
-void decode_rows(const std::vector<SampleRows> &samples, const RowsPlan &plan, float *out,
-                 std::uint64_t out_count, std::size_t threads) {
-  check_bounds(samples, plan, out_count);
-  const std::size_t layers = plan.layers.size();
-  if (samples.empty() || layers == 0) {
-    return;
+RowsDecode::RowsDecode(std::vector<SampleRows> samples, OpenFiles files, RowsPlan plan,
+                       RowsTarget target, std::size_t threads)
+    : samples_(std::move(samples)), files_(std::move(files)), plan_(std::move(plan)),
+      target_(target),
+      stores_(target.count * sizeof(float) < STREAMING_LEAST_BYTES ? Stores::cached
+                                                                   : Stores::streaming) {
+  check_bounds(samples_, plan_, target_.count);
+  const std::size_t layers = plan_.layers.size();
+  if (!samples_.empty() && layers > 0) {
+    const std::size_t wanted_units = threads > 1 ? threads * UNITS_PER_THREAD : 1;
+    parts_ =
+        std::clamp<std::size_t>((wanted_units + samples_.size() - 1) / samples_.size(), 1, layers);
   }
-  const std::size_t wanted_units = threads > 1 ? threads * UNITS_PER_THREAD : 1;
-  const std::size_t parts =
-      std::clamp<std::size_t>((wanted_units + samples.size() - 1) / samples.size(), 1, layers);
-  run_parallel(samples.size() * parts, threads, [&](std::size_t unit) {
-    const std::size_t at = unit / parts;
-    const std::size_t part = unit % parts;
-    const SampleRows &sample = samples[at];
-    const char *member = "hidden";
+}
+
+void RowsDecode::decode(std::size_t unit) const {
+  const std::size_t layers = plan_.layers.size();
+  const std::size_t at = unit / parts_;
+  const std::size_t part = unit % parts_;
+  const SampleRows &sample = samples_[at];
+  const char *member = "hidden";
+  try {
+    const bool scaled = sample.scale.size_bytes != 0 && target_.floats != nullptr;
+    // What is multiplied afterwards had better stay in the cache until then.
+    LayerRange range(sample, plan_, target_, scaled ? Stores::cached : stores_);
+    std::vector<float> scale;
+    if (scaled) {
+      member = "hidden_scale";
+      scale = read_scale(sample, plan_);
+      member = "hidden";
+    }
+    range.decode(layers * part / parts_, layers * (part + 1) / parts_, scale);
+  } catch (FormatError &error) {
+    error.sample = at;
+    error.member = member;
+    throw;
+  }
+}
+
+void RowsDecode::check_files() const {
+  check_unchanged(files_, samples_.size(),
+                  [this](std::size_t at) { return samples_[at].member.file; });
+}
+
+void read_scales(const std::vector<SampleRows> &samples, const RowsPlan &plan, float *out) {
+  const std::size_t layers = plan.layers.size();
+  std::fill_n(out, samples.size() * layers, 1.0F);
+  for (std::size_t at = 0; at < samples.size(); ++at) {
+    if (samples[at].scale.size_bytes == 0) {
+      continue;
+    }
     try {
-      LayerRange range(sample, plan, out);
-      std::vector<float> scale;
-      if (sample.scale.size_bytes != 0) {
-        member = "hidden_scale";
-        scale = read_scale(sample, plan);
-        member = "hidden";
+      const std::vector<float> scale = read_scale(samples[at], plan);
+      for (std::size_t i = 0; i < layers; ++i) {
+        out[at * layers + i] = scale.at(plan.layers[i]);
       }
-      range.decode(layers * part / parts, layers * (part + 1) / parts, scale);
     } catch (FormatError &error) {
       error.sample = at;
-      error.member = member;
+      error.member = "hidden_scale";
       throw;
     }
-  });
+  }
 }
 
 } // namespace wdsbench::batch

@@ -1,13 +1,13 @@
 #pragma once
 
 #include "batch/member_reader.hpp"
+#include "batch/widen.hpp"
 
 #include <cstddef>
-#include <optional>
+#include <memory>
 #include <vector>
 
-/// Members of B samples into one float32 batch buffer: every layout is a set of rows with a place
-/// each.
+/// Members of B samples into one batch buffer: every layout is a set of rows with a place each.
 namespace wdsbench::batch {
 
 /// One sample: a member `[L, T, D]`, which of its tokens are wanted, and where they go.
@@ -32,11 +32,62 @@ struct RowsPlan {
   bool bf16 = false;              ///< '<u2' members hold bfloat16 bits.
 };
 
-/// Decodes all samples into `out`, float32 `[out_count]`, on up to `threads` threads. Of layers and
-/// tokens not wanted not even the bytes are read. Throws FormatError with `sample` and `member`
-/// set; `out` is then half written. Throws std::invalid_argument where plan and samples would write
-/// outside `out` or read outside their members.
-void decode_rows(const std::vector<SampleRows> &samples, const RowsPlan &plan, float *out,
-                 std::uint64_t out_count, std::size_t threads);
+/// Where decoded elements go: float32, or the 16 bits of float16 and bfloat16 as they are stored
+/// (for a GPU that widens them itself; scales are then not applied).
+struct RowsTarget {
+  float *floats = nullptr;
+  std::uint16_t *halves = nullptr; ///< Used where `floats` is null.
+  std::uint64_t count = 0;         ///< Elements.
+};
+
+using OpenFiles = std::vector<std::shared_ptr<const files::ShardFile>>;
+
+/// The decode of one batch, in units that threads take. Of layers and tokens not wanted not even
+/// the bytes are read.
+class RowsDecode {
+public:
+  /// Holds `files`, the distinct ones of `samples`, open. Throws std::invalid_argument where plan
+  /// and samples would write outside `target` or read outside their members.
+  RowsDecode(std::vector<SampleRows> samples, OpenFiles files, RowsPlan plan, RowsTarget target,
+             std::size_t threads);
+
+  [[nodiscard]] std::size_t units() const { return samples_.size() * parts_; }
+
+  /// Decodes one unit. Throws FormatError with `sample` and `member` set.
+  void decode(std::size_t unit) const;
+
+  /// After the last unit: throws FormatError (with `sample`) where a file changed meanwhile.
+  void check_files() const;
+
+private:
+  std::vector<SampleRows> samples_;
+  OpenFiles files_;
+  RowsPlan plan_;
+  RowsTarget target_;
+  Stores stores_;
+  std::size_t parts_ = 0; ///< Units of each sample.
+};
+
+/// Reads the factors of the wanted layers of every sample into `out`, float32 `[B, layers]`; 1
+/// where a sample has none.
+void read_scales(const std::vector<SampleRows> &samples, const RowsPlan &plan, float *out);
+
+/// Throws FormatError with the first sample of the first of `files` that is not as it was when it
+/// was opened. `file_of(i)` is the file of sample i of `count`.
+template <typename FileOf>
+void check_unchanged(const OpenFiles &files, std::size_t count, const FileOf &file_of) {
+  for (const auto &file : files) {
+    try {
+      file->check_unchanged();
+    } catch (FormatError &error) {
+      for (std::size_t at = count; at-- > 0;) {
+        if (file_of(at) == file.get()) {
+          error.sample = at;
+        }
+      }
+      throw;
+    }
+  }
+}
 
 } // namespace wdsbench::batch

@@ -1,20 +1,19 @@
 #pragma once
 
+#include "files/shard_file.hpp"
 #include "npy/header.hpp"
-
-#include <vector>
 
 namespace wdsbench::batch {
 
 /// Where a member's bytes lie in an open file. The caller keeps the file open.
 struct MemberRef {
-  int fd = -1;
+  const files::ShardFile *file = nullptr;
   std::uint64_t offset_bytes = 0; ///< Of the member's data in the file.
   std::uint64_t size_bytes = 0;   ///< 0: the sample has no such member.
 };
 
 /// Reads one npy member in pieces. A file that shrinks under the reader is an error with its
-/// offset, never a crash: bytes are fetched with pread, not through a map.
+/// offset, never a crash.
 class MemberReader {
 public:
   /// Reads and checks the header. Throws FormatError with file offsets.
@@ -28,12 +27,14 @@ public:
   }
 
   /// Copies payload bytes [at, at + count) to `out`. The range must lie inside the payload.
-  void read(std::uint64_t at, std::size_t count, void *out) const;
+  void read(std::uint64_t at, std::size_t count, void *out) const {
+    ref_.file->read(payload_offset(at), count, out);
+  }
 
-  /// Returns payload bytes [at, at + count), read into `scratch`, which grows as needed; valid
-  /// while it is left alone.
-  const std::uint8_t *view(std::uint64_t at, std::size_t count,
-                           std::vector<std::uint8_t> &scratch) const;
+  /// Shows payload bytes [at, at + count) to `work(bytes, at, size)`; see ShardFile::visit.
+  template <typename Work> void visit(std::uint64_t at, std::size_t count, const Work &work) const {
+    ref_.file->visit(payload_offset(at), count, work);
+  }
 
 private:
   MemberRef ref_;

@@ -4,8 +4,16 @@
 
 namespace wdsbench::batch {
 
+/// Which way results go to memory: through the cache, or past it. The latter pays where a batch is
+/// larger than the caches, since no line is fetched only to be overwritten.
+enum class Stores : std::uint8_t { cached, streaming };
+
 /// Converts `count` elements of `type` at `in` to float32 at `out`; neither needs an alignment.
 /// f16 by the chosen half kernel, bf16 and f32 exactly, the others rounded to nearest.
-void widen(npy::ElementType type, const std::uint8_t *in, float *out, std::size_t count);
+void widen(npy::ElementType type, const std::uint8_t *in, float *out, std::size_t count,
+           Stores stores);
+
+/// Sets `count` floats to zero.
+void fill_zeros(float *out, std::size_t count, Stores stores);
 
 } // namespace wdsbench::batch

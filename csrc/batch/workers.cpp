@@ -1,12 +1,17 @@
 #include "batch/workers.hpp"
 
+#include "files/fork.hpp"
+
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
+#include <csignal>
 #include <cstdint>
+#include <deque>
 #include <exception>
-#include <memory>
 #include <mutex>
-#include <pthread.h>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
@@ -14,17 +19,25 @@ namespace wdsbench::batch {
 
 namespace {
 
-/// One call of run_parallel: a counter that hands out units, and the error of the lowest failed
-/// one.
-struct Run {
-  explicit Run(std::size_t count, const std::function<void(std::size_t)> &work)
-      : count(count), work(work) {}
+std::int64_t steady_nanoseconds() {
+  return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+}
+
+double to_seconds(std::int64_t nanoseconds) { return static_cast<double>(nanoseconds) * 1e-9; }
+
+} // namespace
+
+/// A counter that hands out units, who works on them, and the error of the lowest failed one.
+struct Run::State {
+  State(std::size_t unit_count, std::size_t thread_count, std::function<void(std::size_t)> do_work)
+      : count(unit_count), seats(std::min(thread_count, unit_count)), work(std::move(do_work)) {}
 
   void drain() {
+    const std::int64_t start = steady_nanoseconds();
     for (;;) {
       const std::size_t unit = next.fetch_add(1, std::memory_order_relaxed);
       if (unit >= count) {
-        return;
+        break;
       }
       try {
         work(unit);
@@ -34,14 +47,24 @@ struct Run {
           error_unit = unit;
           error = std::current_exception();
         }
-        next.store(count, std::memory_order_relaxed);
+        stop();
       }
     }
+    busy.fetch_add(steady_nanoseconds() - start, std::memory_order_relaxed);
   }
 
+  void stop() { next.store(count, std::memory_order_relaxed); }
+
+  [[nodiscard]] bool exhausted() const { return next.load(std::memory_order_relaxed) >= count; }
+
   const std::size_t count;
-  const std::function<void(std::size_t)> &work;
+  std::size_t seats;      ///< Threads that may still join; under the pool's mutex.
+  std::size_t active = 0; ///< Threads at work; under the pool's mutex.
+  const std::function<void(std::size_t)> work;
+  const std::uint64_t generation = files::fork_generation();
   std::atomic<std::size_t> next{0};
+  std::atomic<std::int64_t> busy{0};
+  std::atomic<std::int64_t> done_at{0};
   std::mutex error_mutex;
   std::size_t error_unit = SIZE_MAX;
   std::exception_ptr error;
@@ -49,26 +72,37 @@ struct Run {
 
 class Pool {
 public:
-  /// Lets `helpers` threads drain `run` beside the caller.
-  void run(Run &run, std::size_t helpers) {
+  using Handle = std::shared_ptr<Run::State>;
+
+  /// Queues `run` for the pool's threads, of which there will be at least as many as it has seats.
+  void start(const Handle &run) {
     {
       const std::lock_guard lock(mutex_);
-      while (threads_.size() < helpers) {
-        threads_.emplace_back([this] { serve(); });
+      while (threads_.size() < run->seats) {
+        add_thread();
       }
-      current_ = &run;
-      open_seats_ = helpers;
-      busy_ = 0;
+      queue_.push_back(run);
     }
     wake_.notify_all();
-    run.drain();
-    std::unique_lock lock(mutex_);
-    open_seats_ = 0; // whoever has not started yet need not
-    done_.wait(lock, [this] { return busy_ == 0; });
-    current_ = nullptr;
   }
 
-  std::mutex &turn() { return turn_; }
+  /// Lets the caller work on `run` too.
+  void join(Run::State &run) {
+    {
+      const std::lock_guard lock(mutex_);
+      ++run.active;
+    }
+    run.drain();
+    const std::lock_guard lock(mutex_);
+    leave(run);
+  }
+
+  /// Returns when no unit of `run` is left or being worked on.
+  void wait(Run::State &run) {
+    std::unique_lock lock(mutex_);
+    done_.wait(lock, [&run] { return run.exhausted() && run.active == 0; });
+    std::erase_if(queue_, [&run](const Handle &queued) { return queued.get() == &run; });
+  }
 
   ~Pool() {
     {
@@ -82,76 +116,150 @@ public:
   }
 
 private:
+  void add_thread() {
+    sigset_t all;
+    sigset_t before;
+    sigfillset(&all);
+    sigdelset(&all, SIGBUS); // faults are raised on the thread that makes them
+    sigdelset(&all, SIGSEGV);
+    sigdelset(&all, SIGFPE);
+    sigdelset(&all, SIGILL);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    threads_.emplace_back([this] { serve(); });
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+
   void serve() {
     std::unique_lock lock(mutex_);
     for (;;) {
-      wake_.wait(lock, [this] { return stop_ || open_seats_ > 0; });
+      Handle run;
+      wake_.wait(lock, [this, &run] { return stop_ || (run = take()) != nullptr; });
       if (stop_) {
         return;
       }
-      --open_seats_;
-      ++busy_;
-      Run &run = *current_;
       lock.unlock();
-      run.drain();
+      run->drain();
       lock.lock();
-      if (--busy_ == 0) {
-        done_.notify_all();
-      }
+      leave(*run);
     }
   }
 
-  std::mutex turn_; // held by the one caller the pool works for
+  /// Returns the first run with a unit and a seat left, the seat taken; null where there is none.
+  Handle take() {
+    while (!queue_.empty() && queue_.front()->exhausted()) {
+      queue_.pop_front();
+    }
+    for (const Handle &run : queue_) {
+      if (run->seats > 0 && !run->exhausted()) {
+        --run->seats;
+        ++run->active;
+        return run;
+      }
+    }
+    return nullptr;
+  }
+
+  void leave(Run::State &run) {
+    if (--run.active == 0 && run.exhausted()) {
+      run.done_at.store(steady_nanoseconds(), std::memory_order_relaxed);
+      done_.notify_all();
+    }
+  }
+
   std::mutex mutex_;
   std::condition_variable wake_;
   std::condition_variable done_;
+  std::deque<Handle> queue_;
   std::vector<std::thread> threads_;
-  Run *current_ = nullptr;
-  std::size_t open_seats_ = 0;
-  std::size_t busy_ = 0;
   bool stop_ = false;
 };
 
-std::unique_ptr<Pool> the_pool;
-std::mutex pool_mutex;
+namespace {
 
-/// In a forked child the threads are gone and the mutexes may be held by nobody: leave the old pool
-/// alone, start anew.
-void forget_pool() {
-  static_cast<void>(
-      the_pool.release()); // NOLINT(bugprone-unused-return-value): its threads live in the parent
-  new (&pool_mutex) std::mutex;
-}
+/// The pool of this process. A forked child starts anew: its copy of the old one has no threads and
+/// may hold a lock that nobody will open.
+struct PoolSeat {
+  Pool pool;
+  const std::uint64_t generation = files::fork_generation();
+};
+
+/// Owns the seat at exit; in a child that never decoded it is the parent's and left alone.
+struct PoolOwner {
+  ~PoolOwner() {
+    const PoolSeat *seat = current.load();
+    if (seat != nullptr && seat->generation == files::fork_generation()) {
+      delete seat;
+    }
+  }
+  std::atomic<PoolSeat *> current{nullptr};
+};
 
 Pool &pool() {
-  static const int registered = pthread_atfork(nullptr, nullptr, forget_pool);
-  static_cast<void>(registered);
-  const std::lock_guard lock(pool_mutex);
-  if (!the_pool) {
-    the_pool = std::make_unique<Pool>();
+  static PoolOwner owner;
+  PoolSeat *seat = owner.current.load();
+  while (seat == nullptr || seat->generation != files::fork_generation()) {
+    auto made = std::make_unique<PoolSeat>();
+    if (owner.current.compare_exchange_strong(seat, made.get())) {
+      seat = made.release(); // a seat of the parent is left where it is
+    }
   }
-  return *the_pool;
+  return seat->pool;
 }
 
 } // namespace
 
+Run::Run(std::size_t count, std::size_t threads, std::function<void(std::size_t)> work)
+    : state_(std::make_shared<State>(count, threads > 1 ? threads - 1 : 1, std::move(work))),
+      helps_(threads > 1) {
+  if (count > 0) {
+    pool().start(state_);
+  }
+}
+
+Run::~Run() {
+  if (state_->generation == files::fork_generation() && state_->count > 0) {
+    state_->stop();
+    pool().wait(*state_);
+  }
+}
+
+void Run::wait() {
+  if (state_->generation != files::fork_generation()) {
+    throw std::runtime_error("this work was started before the process was forked; its threads are"
+                             " the parent's");
+  }
+  if (state_->count > 0) {
+    if (helps_ && !state_->exhausted()) {
+      pool().join(*state_);
+    }
+    pool().wait(*state_);
+  }
+  if (state_->error) {
+    std::rethrow_exception(state_->error);
+  }
+}
+
+double Run::busy_seconds() const {
+  return to_seconds(state_->busy.load(std::memory_order_relaxed));
+}
+
+double Run::done_at() const { return to_seconds(state_->done_at.load(std::memory_order_relaxed)); }
+
 void run_parallel(std::size_t count, std::size_t threads,
                   const std::function<void(std::size_t)> &work) {
-  Run run(count, work);
-  const std::size_t useful = threads < count ? threads : count;
+  const std::size_t useful = std::min(threads, count);
   if (useful > 1) {
-    Pool &shared = pool();
-    const std::unique_lock turn(shared.turn(), std::try_to_lock);
-    if (turn.owns_lock()) {
-      shared.run(run, useful - 1);
-    } else {
-      run.drain();
+    const auto state = std::make_shared<Run::State>(count, useful - 1, work);
+    pool().start(state);
+    pool().join(*state);
+    pool().wait(*state);
+    if (state->error) {
+      std::rethrow_exception(state->error);
     }
-  } else {
-    run.drain();
+    return;
   }
-  if (run.error) {
-    std::rethrow_exception(run.error);
+  for (std::size_t unit = 0; unit < count; ++unit) {
+    work(unit);
   }
 }
 

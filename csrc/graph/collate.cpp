@@ -60,6 +60,16 @@ std::uint64_t load_index(const std::uint8_t *bytes, std::size_t width, std::uint
   return value;
 }
 
+/// Returns the first `count` payload bytes, copied into `scratch`, which grows as needed.
+const std::uint8_t *copied(const MemberReader &reader, std::size_t count,
+                           std::vector<std::uint8_t> &scratch) {
+  if (scratch.size() < count) {
+    scratch.resize(count);
+  }
+  reader.read(0, count, scratch.data());
+  return scratch.data();
+}
+
 } // namespace
 
 void read_pointers(const std::vector<SampleEdges> &samples, std::size_t layers_stored,
@@ -119,10 +129,10 @@ void collate_edges(const std::vector<SampleEdges> &samples,
         thread_local std::vector<std::uint8_t> weight_scratch;
         const std::size_t width = npy::element_size(type);
         member = "edges_index";
-        const std::uint8_t *pairs = index.view(0, 2 * stored * width, index_scratch);
+        const std::uint8_t *pairs = copied(index, 2 * stored * width, index_scratch);
         member = "edges_weight";
         const std::uint8_t *weights =
-            weight.view(0, stored * sizeof(std::uint16_t), weight_scratch);
+            copied(weight, stored * sizeof(std::uint16_t), weight_scratch);
 
         std::uint64_t edge = sample.edge_base;
         for (std::size_t i = 0; i < layers.size(); ++i) {
@@ -133,7 +143,7 @@ void collate_edges(const std::vector<SampleEdges> &samples,
           }
           member = "edges_weight";
           batch::widen(ElementType::f16, weights + first * sizeof(std::uint16_t), edge_attr + edge,
-                       count);
+                       count, batch::Stores::cached);
           const auto shift = static_cast<std::int64_t>(sample.node_base + i * sample.tokens);
           for (std::uint64_t k = 0; k < count; ++k) {
             const std::uint64_t source = load_index(pairs, width, first + k);

@@ -20,11 +20,16 @@ struct KernelEntry {
   const char *name;
   bool (*supported)();
   WidenKernel widen;
+  /// The same with stores that go past the cache, for output that nobody reads soon: saves fetching
+  /// each line before it is overwritten. `widen` itself where the architecture gains nothing.
+  WidenKernel stream;
 };
 
 void half_to_float_scalar(const void *in, void *out, std::size_t count) noexcept;
 void half_to_float_f16c(const void *in, void *out, std::size_t count) noexcept;
 void half_to_float_avx512(const void *in, void *out, std::size_t count) noexcept;
+void half_stream_f16c(const void *in, void *out, std::size_t count) noexcept;
+void half_stream_avx512(const void *in, void *out, std::size_t count) noexcept;
 void half_to_float_neon(const void *in, void *out, std::size_t count) noexcept;
 
 /// Returns the float of one half: the reference of the contract above.

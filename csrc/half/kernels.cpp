@@ -48,12 +48,12 @@ const KernelEntry &choose() {
 const std::vector<KernelEntry> &kernels() {
   static const std::vector<KernelEntry> table = {
 #if defined(__x86_64__)
-      {"avx512", has_avx512, half_to_float_avx512},
-      {"f16c", has_f16c, half_to_float_f16c},
+      {"avx512", has_avx512, half_to_float_avx512, half_stream_avx512},
+      {"f16c", has_f16c, half_to_float_f16c, half_stream_f16c},
 #elif defined(__aarch64__)
-      {"neon", always, half_to_float_neon}, // part of every AArch64
+      {"neon", always, half_to_float_neon, half_to_float_neon}, // part of every AArch64
 #endif
-      {"scalar", always, half_to_float_scalar},
+      {"scalar", always, half_to_float_scalar, half_to_float_scalar},
   };
   return table;
 }

@@ -9,6 +9,7 @@ void bind_errors(pybind11::module_ &module);
 void bind_half(pybind11::module_ &module);
 void bind_npy(pybind11::module_ &module);
 void bind_tar(pybind11::module_ &module);
+void bind_files(pybind11::module_ &module);
 void bind_batch(pybind11::module_ &module);
 void bind_graph(pybind11::module_ &module);
 

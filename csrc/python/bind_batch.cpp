@@ -1,7 +1,11 @@
 #include "batch/decode.hpp"
+#include "batch/workers.hpp"
+#include "files/bus_guard.hpp"
 #include "python/bind.hpp"
 #include "python/buffer_arg.hpp"
 #include "python/job_table.hpp"
+
+#include <memory>
 
 namespace wdsbench::python {
 
@@ -9,7 +13,7 @@ namespace {
 
 /// Columns of a decode job; wdsbench/_core.pyi names them for Python.
 enum class RowsColumn : std::uint8_t {
-  fd,
+  shard,
   offset,
   size,
   scale_offset,
@@ -22,20 +26,15 @@ enum class RowsColumn : std::uint8_t {
   COUNT
 };
 
-void decode_rows(const py::handle &jobs_arg, const py::handle &layers_arg,
-                 std::uint64_t layers_stored, std::uint64_t features, std::uint64_t token_padded,
-                 bool bf16, const py::handle &out_arg, std::size_t threads) {
-  const JobTable<RowsColumn> jobs(jobs_arg);
-  auto out = array_arg<float>(out_arg, "out", 1, true);
-  batch::RowsPlan plan{layers_stored, features, unsigned_list(layers_arg, "layers"), token_padded,
-                       bf16};
+using RowsJobs = JobTable<RowsColumn>;
 
+std::vector<batch::SampleRows> sample_rows(const RowsJobs &jobs, const JobFiles &files) {
   std::vector<batch::SampleRows> samples(jobs.rows());
   for (std::size_t b = 0; b < samples.size(); ++b) {
-    const int fd = jobs.fd(b);
+    const files::ShardFile *file = files.of_row[b];
     samples[b] = {
-        {fd, jobs.at(b, RowsColumn::offset), jobs.at(b, RowsColumn::size)},
-        {fd, jobs.at(b, RowsColumn::scale_offset), jobs.at(b, RowsColumn::scale_size)},
+        {file, jobs.at(b, RowsColumn::offset), jobs.at(b, RowsColumn::size)},
+        {file, jobs.at(b, RowsColumn::scale_offset), jobs.at(b, RowsColumn::scale_size)},
         jobs.at(b, RowsColumn::tokens_stored),
         jobs.at(b, RowsColumn::token_first),
         jobs.at(b, RowsColumn::token_count),
@@ -43,20 +42,117 @@ void decode_rows(const py::handle &jobs_arg, const py::handle &layers_arg,
         jobs.at(b, RowsColumn::layer_stride),
     };
   }
-  float *out_data = out.mutable_data();
-  const auto out_count = static_cast<std::uint64_t>(out.size());
+  return samples;
+}
+
+batch::RowsTarget rows_target(const py::handle &out) {
+  if (py::isinstance<py::array_t<std::uint16_t>>(out)) {
+    auto halves = array_arg<std::uint16_t>(out, "out", 1, true);
+    return {nullptr, halves.mutable_data(), static_cast<std::uint64_t>(halves.size())};
+  }
+  auto floats = array_arg<float>(out, "out", 1, true);
+  return {floats.mutable_data(), nullptr, static_cast<std::uint64_t>(floats.size())};
+}
+
+/// A batch's decode under way; keeps `out` alive.
+class RowsInFlight {
+public:
+  RowsInFlight(std::shared_ptr<const batch::RowsDecode> decode, py::object out, std::size_t threads)
+      : out_(std::move(out)), decode_(std::move(decode)) {
+    const py::gil_scoped_release release;
+    run_ = std::make_unique<batch::Run>(
+        decode_->units(), threads, [decode = decode_](std::size_t unit) { decode->decode(unit); });
+  }
+
+  ~RowsInFlight() {
+    const py::gil_scoped_release release;
+    run_.reset();
+  }
+
+  void wait() {
+    const py::gil_scoped_release release;
+    run_->wait();
+    decode_->check_files();
+  }
+
+  [[nodiscard]] const batch::Run &run() const { return *run_; }
+
+private:
+  py::object out_;
+  std::shared_ptr<const batch::RowsDecode> decode_;
+  std::unique_ptr<batch::Run> run_;
+};
+
+std::shared_ptr<const batch::RowsDecode> make_decode(files::ShardFiles &files, const RowsJobs &jobs,
+                                                     batch::RowsPlan plan,
+                                                     const batch::RowsTarget &target,
+                                                     std::size_t threads) {
+  const std::vector<std::uint64_t> shards = jobs.shards();
+  const py::gil_scoped_release release;
+  files::arm_bus_guard();
+  JobFiles opened = open_files(files, shards);
+  auto samples = sample_rows(jobs, opened);
+  return std::make_shared<const batch::RowsDecode>(std::move(samples), std::move(opened.distinct),
+                                                   std::move(plan), target, threads);
+}
+
+std::unique_ptr<RowsInFlight> start_rows(files::ShardFiles &files, const py::handle &jobs,
+                                         const py::handle &layers, std::uint64_t layers_stored,
+                                         std::uint64_t features, std::uint64_t token_padded,
+                                         bool bf16, const py::object &out, std::size_t threads) {
+  batch::RowsPlan plan{layers_stored, features, unsigned_list(layers, "layers"), token_padded,
+                       bf16};
+  auto decode = make_decode(files, RowsJobs(jobs), std::move(plan), rows_target(out), threads);
+  return std::make_unique<RowsInFlight>(std::move(decode), out, threads);
+}
+
+void decode_rows(files::ShardFiles &files, const py::handle &jobs, const py::handle &layers,
+                 std::uint64_t layers_stored, std::uint64_t features, std::uint64_t token_padded,
+                 bool bf16, const py::handle &out, std::size_t threads) {
+  batch::RowsPlan plan{layers_stored, features, unsigned_list(layers, "layers"), token_padded,
+                       bf16};
+  const auto decode =
+      make_decode(files, RowsJobs(jobs), std::move(plan), rows_target(out), threads);
+  const py::gil_scoped_release release;
+  batch::run_parallel(decode->units(), threads,
+                      [&decode](std::size_t unit) { decode->decode(unit); });
+  decode->check_files();
+}
+
+py::array_t<float> read_scales(files::ShardFiles &files, const py::handle &jobs_arg,
+                               const py::handle &layers, std::uint64_t layers_stored) {
+  const RowsJobs jobs(jobs_arg);
+  const std::vector<std::uint64_t> shards = jobs.shards();
+  const batch::RowsPlan plan{layers_stored, 0, unsigned_list(layers, "layers"), 0, false};
+  py::array_t<float> scales(
+      {static_cast<py::ssize_t>(shards.size()), static_cast<py::ssize_t>(plan.layers.size())});
+  float *out = scales.mutable_data();
   {
     const py::gil_scoped_release release;
-    batch::decode_rows(samples, plan, out_data, out_count, threads);
+    files::arm_bus_guard();
+    const JobFiles opened = open_files(files, shards);
+    batch::read_scales(sample_rows(jobs, opened), plan, out);
   }
+  return scales;
 }
 
 } // namespace
 
 void bind_batch(py::module_ &module) {
-  module.def("decode_rows", &decode_rows, py::arg("jobs"), py::arg("layers"), py::kw_only(),
-             py::arg("layers_stored"), py::arg("features"), py::arg("token_padded"),
+  py::class_<RowsInFlight>(module, "RowsInFlight")
+      .def("wait", &RowsInFlight::wait)
+      .def_property_readonly("busy_seconds",
+                             [](const RowsInFlight &rows) { return rows.run().busy_seconds(); })
+      .def_property_readonly("done_at",
+                             [](const RowsInFlight &rows) { return rows.run().done_at(); });
+  module.def("start_rows", &start_rows, py::arg("files"), py::arg("jobs"), py::arg("layers"),
+             py::kw_only(), py::arg("layers_stored"), py::arg("features"), py::arg("token_padded"),
              py::arg("bf16"), py::arg("out"), py::arg("threads"));
+  module.def("decode_rows", &decode_rows, py::arg("files"), py::arg("jobs"), py::arg("layers"),
+             py::kw_only(), py::arg("layers_stored"), py::arg("features"), py::arg("token_padded"),
+             py::arg("bf16"), py::arg("out"), py::arg("threads"));
+  module.def("read_scales", &read_scales, py::arg("files"), py::arg("jobs"), py::arg("layers"),
+             py::kw_only(), py::arg("layers_stored"));
 }
 
 } // namespace wdsbench::python

@@ -1,3 +1,4 @@
+#include "files/bus_guard.hpp"
 #include "graph/collate.hpp"
 #include "graph/edges.hpp"
 #include "python/bind.hpp"
@@ -13,7 +14,7 @@ namespace {
 
 /// Columns of an edge job; wdsbench/_core.pyi names them for Python.
 enum class EdgesColumn : std::uint8_t {
-  fd,
+  shard,
   index_offset,
   index_size,
   weight_offset,
@@ -26,20 +27,26 @@ enum class EdgesColumn : std::uint8_t {
   COUNT
 };
 
-std::vector<graph::SampleEdges> sample_edges(const JobTable<EdgesColumn> &jobs) {
+std::vector<graph::SampleEdges> sample_edges(const JobTable<EdgesColumn> &jobs,
+                                             const JobFiles &files) {
   std::vector<graph::SampleEdges> samples(jobs.rows());
   for (std::size_t b = 0; b < samples.size(); ++b) {
-    const int fd = jobs.fd(b);
+    const files::ShardFile *file = files.of_row[b];
     samples[b] = {
-        {fd, jobs.at(b, EdgesColumn::index_offset), jobs.at(b, EdgesColumn::index_size)},
-        {fd, jobs.at(b, EdgesColumn::weight_offset), jobs.at(b, EdgesColumn::weight_size)},
-        {fd, jobs.at(b, EdgesColumn::pointer_offset), jobs.at(b, EdgesColumn::pointer_size)},
+        {file, jobs.at(b, EdgesColumn::index_offset), jobs.at(b, EdgesColumn::index_size)},
+        {file, jobs.at(b, EdgesColumn::weight_offset), jobs.at(b, EdgesColumn::weight_size)},
+        {file, jobs.at(b, EdgesColumn::pointer_offset), jobs.at(b, EdgesColumn::pointer_size)},
         jobs.at(b, EdgesColumn::tokens),
         jobs.at(b, EdgesColumn::node_base),
         jobs.at(b, EdgesColumn::edge_base),
     };
   }
   return samples;
+}
+
+void check_files(const JobFiles &files) {
+  batch::check_unchanged(files.distinct, files.of_row.size(),
+                         [&files](std::size_t at) { return files.of_row[at]; });
 }
 
 graph::EdgeRule edge_rule(const std::string &kind, double value) {
@@ -80,23 +87,27 @@ py::tuple mean_edges(const py::array &attention, const std::string &kind, double
   return py::make_tuple(to_array(edges.source), to_array(edges.target), to_array(edges.weight));
 }
 
-py::array_t<std::uint32_t> read_edge_pointers(const py::handle &jobs_arg, std::size_t layers_stored,
-                                              std::size_t threads) {
+py::array_t<std::uint32_t> read_edge_pointers(files::ShardFiles &files, const py::handle &jobs_arg,
+                                              std::size_t layers_stored, std::size_t threads) {
   const JobTable<EdgesColumn> jobs(jobs_arg);
-  const std::vector<graph::SampleEdges> samples = sample_edges(jobs);
+  const std::vector<std::uint64_t> shards = jobs.shards();
   py::array_t<std::uint32_t> pointers(
-      {static_cast<py::ssize_t>(samples.size()), static_cast<py::ssize_t>(layers_stored + 1)});
+      {static_cast<py::ssize_t>(shards.size()), static_cast<py::ssize_t>(layers_stored + 1)});
   std::uint32_t *out = pointers.mutable_data();
   {
     const py::gil_scoped_release release;
-    graph::read_pointers(samples, layers_stored, out, threads);
+    files::arm_bus_guard();
+    const JobFiles opened = open_files(files, shards);
+    graph::read_pointers(sample_edges(jobs, opened), layers_stored, out, threads);
+    check_files(opened);
   }
   return pointers;
 }
 
-void collate_edges(const py::handle &jobs_arg, const py::handle &layers_arg,
-                   const py::handle &pointers_arg, const py::handle &edge_index_arg,
-                   const py::handle &edge_attr_arg, std::size_t threads) {
+void collate_edges(files::ShardFiles &files, const py::handle &jobs_arg,
+                   const py::handle &layers_arg, const py::handle &pointers_arg,
+                   const py::handle &edge_index_arg, const py::handle &edge_attr_arg,
+                   std::size_t threads) {
   const JobTable<EdgesColumn> jobs(jobs_arg);
   const std::vector<std::uint64_t> layers = unsigned_list(layers_arg, "layers");
   const auto pointers = array_arg<std::uint32_t>(pointers_arg, "pointers", 2);
@@ -108,7 +119,7 @@ void collate_edges(const py::handle &jobs_arg, const py::handle &layers_arg,
   if (edge_index.shape(0) != 2 || edge_index.shape(1) != edge_attr.shape(0)) {
     throw py::value_error("edge_index: needs shape [2, E] with the E of edge_attr");
   }
-  const std::vector<graph::SampleEdges> samples = sample_edges(jobs);
+  const std::vector<std::uint64_t> shards = jobs.shards();
   const auto layers_stored = static_cast<std::size_t>(pointers.shape(1) - 1);
   const std::uint32_t *pointer_data = pointers.data();
   std::int64_t *index_data = edge_index.mutable_data();
@@ -116,8 +127,11 @@ void collate_edges(const py::handle &jobs_arg, const py::handle &layers_arg,
   const auto edge_count = static_cast<std::uint64_t>(edge_attr.size());
   {
     const py::gil_scoped_release release;
-    graph::collate_edges(samples, layers, layers_stored, pointer_data, index_data, attr_data,
-                         edge_count, threads);
+    files::arm_bus_guard();
+    const JobFiles opened = open_files(files, shards);
+    graph::collate_edges(sample_edges(jobs, opened), layers, layers_stored, pointer_data,
+                         index_data, attr_data, edge_count, threads);
+    check_files(opened);
   }
 }
 
@@ -125,10 +139,11 @@ void collate_edges(const py::handle &jobs_arg, const py::handle &layers_arg,
 
 void bind_graph(py::module_ &module) {
   module.def("mean_edges", &mean_edges, py::arg("attention"), py::arg("kind"), py::arg("value"));
-  module.def("read_edge_pointers", &read_edge_pointers, py::arg("jobs"), py::kw_only(),
-             py::arg("layers_stored"), py::arg("threads"));
-  module.def("collate_edges", &collate_edges, py::arg("jobs"), py::arg("layers"), py::kw_only(),
-             py::arg("pointers"), py::arg("edge_index"), py::arg("edge_attr"), py::arg("threads"));
+  module.def("read_edge_pointers", &read_edge_pointers, py::arg("files"), py::arg("jobs"),
+             py::kw_only(), py::arg("layers_stored"), py::arg("threads"));
+  module.def("collate_edges", &collate_edges, py::arg("files"), py::arg("jobs"), py::arg("layers"),
+             py::kw_only(), py::arg("pointers"), py::arg("edge_index"), py::arg("edge_attr"),
+             py::arg("threads"));
 }
 
 } // namespace wdsbench::python

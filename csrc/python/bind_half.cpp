@@ -36,7 +36,7 @@ const half::KernelEntry &kernel_named(const std::optional<std::string> &name) {
 }
 
 void widen_half(const py::buffer &source, const py::buffer &target,
-                const std::optional<std::string> &kernel) {
+                const std::optional<std::string> &kernel, bool stream) {
   const BytesArg in(source, "source", false);
   const BytesArg out(target, "target", true);
   if (in.size() % sizeof(std::uint16_t) != 0 || out.size() != 2 * in.size()) {
@@ -50,7 +50,7 @@ void widen_half(const py::buffer &source, const py::buffer &target,
   const std::size_t count = in.size() / sizeof(std::uint16_t);
   {
     const py::gil_scoped_release release;
-    entry.widen(in_bytes, out_bytes, count);
+    (stream ? entry.stream : entry.widen)(in_bytes, out_bytes, count);
   }
 }
 
@@ -82,7 +82,7 @@ void bind_half(py::module_ &module) {
   module.def("half_kernels", &half_kernels);
   module.def("half_kernel", [] { return half::chosen_kernel().name; });
   module.def("widen_half", &widen_half, py::arg("source"), py::arg("target"), py::kw_only(),
-             py::arg("kernel") = py::none());
+             py::arg("kernel") = py::none(), py::arg("stream") = false);
   module.def("narrow_float", &narrow_float, py::arg("source"), py::arg("target"));
 }
 

@@ -1,14 +1,16 @@
 #pragma once
 
+#include "batch/decode.hpp"
+#include "files/shard_files.hpp"
 #include "python/buffer_arg.hpp"
 
-#include <climits>
+#include <algorithm>
 #include <vector>
 
 namespace wdsbench::python {
 
 /// One row a sample, int64 `[B, COUNT]`: a batch's jobs in one argument. `Column` is an enum whose
-/// first value is `fd`.
+/// first value is `shard`.
 template <typename Column> class JobTable {
 public:
   explicit JobTable(const py::handle &jobs) : jobs_(array_arg<std::int64_t>(jobs, "jobs", 2)) {
@@ -34,17 +36,48 @@ public:
         jobs_.data()[row * COLUMNS + static_cast<std::size_t>(column)]);
   }
 
-  [[nodiscard]] int fd(std::size_t row) const {
-    const std::uint64_t value = at(row, Column::fd);
-    if (value > INT_MAX) {
-      throw py::value_error("jobs: row " + std::to_string(row) + ": not a file descriptor");
+  /// Returns the shard number of every row.
+  [[nodiscard]] std::vector<std::uint64_t> shards() const {
+    std::vector<std::uint64_t> numbers(rows());
+    for (std::size_t row = 0; row < numbers.size(); ++row) {
+      numbers[row] = at(row, Column::shard);
     }
-    return static_cast<int>(value);
+    return numbers;
   }
 
 private:
   py::array_t<std::int64_t, py::array::c_style> jobs_;
 };
+
+/// The open files of a batch: of every row, and each once.
+struct JobFiles {
+  std::vector<const files::ShardFile *> of_row;
+  batch::OpenFiles distinct;
+};
+
+/// Opens every row's shard; needs no GIL. Throws FormatError with `sample` set.
+inline JobFiles open_files(files::ShardFiles &files, const std::vector<std::uint64_t> &shards) {
+  JobFiles opened;
+  opened.of_row.reserve(shards.size());
+  for (std::size_t row = 0; row < shards.size(); ++row) {
+    if (row > 0 && shards[row] == shards[row - 1]) {
+      opened.of_row.push_back(opened.of_row.back());
+      continue;
+    }
+    try {
+      auto file = files.open(shards[row]);
+      opened.of_row.push_back(file.get());
+      if (std::find(opened.distinct.begin(), opened.distinct.end(), file) ==
+          opened.distinct.end()) {
+        opened.distinct.push_back(std::move(file));
+      }
+    } catch (FormatError &error) {
+      error.sample = row;
+      throw;
+    }
+  }
+  return opened;
+}
 
 /// Returns a one-axis int64 array of non-negative values as a vector.
 inline std::vector<std::uint64_t> unsigned_list(const py::handle &values_arg, const char *name) {

@@ -7,6 +7,7 @@ PYBIND11_MODULE(_core, module) {
   wdsbench::python::bind_half(module);
   wdsbench::python::bind_npy(module);
   wdsbench::python::bind_tar(module);
+  wdsbench::python::bind_files(module);
   wdsbench::python::bind_batch(module);
   wdsbench::python::bind_graph(module);
 }

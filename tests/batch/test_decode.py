@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -34,7 +35,6 @@ def put(file: BinaryIO, array: np.ndarray[Any, Any]) -> tuple[int, int]:
 
 
 def job(
-    file: BinaryIO,
     member: tuple[int, int],
     *,
     scale: tuple[int, int] = (0, 0),
@@ -44,19 +44,27 @@ def job(
     target: int = 0,
     stride: int = T * D,
 ) -> list[int]:
-    return [file.fileno(), *member, *scale, tokens, first, count, target, stride]
+    return [0, *member, *scale, tokens, first, count, target, stride]
 
 
 def decode(
-    jobs: list[list[int]], out: np.ndarray[Any, Any], layers: Any = range(L), **options: Any
+    file: BinaryIO,
+    jobs: list[list[int]],
+    out: np.ndarray[Any, Any],
+    layers: Any = range(L),
+    *,
+    start: bool = False,
+    **options: Any,
 ) -> np.ndarray[Any, Any]:
+    """Decode by decode_rows, or with ``start`` in the background."""
     arguments = {"layers_stored": L, "features": D, "token_padded": 0, "bf16": False, "threads": 2}
-    _core.decode_rows(
-        np.array(jobs, np.int64).reshape(-1, 10),
-        np.array(list(layers), np.int64),
-        out=out,
-        **{**arguments, **options},
-    )
+    path = Path(file.name)
+    files = _core.ShardFiles([os.fsencode(path)], [path.stat().st_size], limit=1)
+    rows = np.array(jobs, np.int64).reshape(-1, 10), np.array(list(layers), np.int64)
+    if start:
+        _core.start_rows(files, *rows, out=out, **{**arguments, **options}).wait()
+    else:
+        _core.decode_rows(files, *rows, out=out, **{**arguments, **options})
     return out
 
 
@@ -70,14 +78,14 @@ def states(dtype: Any = np.float16, seed: int = 0) -> np.ndarray[Any, Any]:
 @pytest.mark.parametrize("threads", [1, 3])
 def test_every_dtype(file: BinaryIO, dtype: str, threads: int) -> None:
     values = np.abs(states()).astype(dtype)
-    out = decode([job(file, put(file, values))], np.empty(L * T * D, np.float32), threads=threads)
+    out = decode(file, [job(put(file, values))], np.empty(L * T * D, np.float32), threads=threads)
     np.testing.assert_array_equal(out.reshape(L, T, D), values.astype(np.float32))
 
 
 def test_bf16_bits(file: BinaryIO) -> None:
     values = states(np.float32)
     bits = (values.view(np.uint32) >> 16).astype(np.uint16)
-    out = decode([job(file, put(file, bits))], np.empty(L * T * D, np.float32), bf16=True)
+    out = decode(file, [job(put(file, bits))], np.empty(L * T * D, np.float32), bf16=True)
     expected = (bits.astype(np.uint32) << 16).view(np.float32)
     np.testing.assert_array_equal(out.reshape(L, T, D), expected)
 
@@ -85,7 +93,7 @@ def test_bf16_bits(file: BinaryIO) -> None:
 def test_scale_is_multiplied_back(file: BinaryIO) -> None:
     values, scale = states(), np.array([1, 2, 1, 64], np.float32)
     places = put(file, values), put(file, scale)
-    out = decode([job(file, places[0], scale=places[1])], np.empty(L * T * D, np.float32))
+    out = decode(file, [job(places[0], scale=places[1])], np.empty(L * T * D, np.float32))
     expected = values.astype(np.float32) * scale[:, None, None]
     np.testing.assert_array_equal(out.reshape(L, T, D), expected)
 
@@ -93,17 +101,22 @@ def test_scale_is_multiplied_back(file: BinaryIO) -> None:
 def test_scale_with_chosen_layers_and_tokens(file: BinaryIO) -> None:
     values, scale = states(), np.array([1, 2, 4, 8], np.float32)
     places = put(file, values), put(file, scale)
-    row = job(file, places[0], scale=places[1], first=1, count=2, stride=2 * D)
-    out = decode([row], np.empty(3 * 2 * D, np.float32), layers=[3, 0, 1])
+    row = job(places[0], scale=places[1], first=1, count=2, stride=2 * D)
+    out = decode(file, [row], np.empty(3 * 2 * D, np.float32), layers=[3, 0, 1])
     expected = (values.astype(np.float32) * scale[:, None, None])[[3, 0, 1], 1:3]
     np.testing.assert_array_equal(out.reshape(3, 2, D), expected)
 
 
 def test_more_bytes_than_the_scratch_holds(file: BinaryIO) -> None:
     values = np.random.default_rng(1).normal(size=(2, 40, 3001)).astype(np.float16)
-    row = job(file, put(file, values), tokens=40, count=40, stride=40 * 3001)
+    row = job(put(file, values), tokens=40, count=40, stride=40 * 3001)
     out = decode(
-        [row], np.empty(values.size, np.float32), layers=[0, 1], layers_stored=2, features=3001
+        file,
+        [row],
+        np.empty(values.size, np.float32),
+        layers=[0, 1],
+        layers_stored=2,
+        features=3001,
     )
     np.testing.assert_array_equal(out.reshape(values.shape), values.astype(np.float32))
 
@@ -111,8 +124,8 @@ def test_more_bytes_than_the_scratch_holds(file: BinaryIO) -> None:
 def test_padding_is_zero_and_nothing_else_is_touched(file: BinaryIO) -> None:
     values = states()
     out = np.full(2 + L * 7 * D + 3, 99, np.float32)
-    row = job(file, put(file, values), target=2, stride=7 * D)
-    decode([row], out, token_padded=7)
+    row = job(put(file, values), target=2, stride=7 * D)
+    decode(file, [row], out, token_padded=7)
     body = out[2:-3].reshape(L, 7, D)
     np.testing.assert_array_equal(body[:, :T], values.astype(np.float32))
     assert (body[:, T:] == 0).all()
@@ -122,14 +135,14 @@ def test_padding_is_zero_and_nothing_else_is_touched(file: BinaryIO) -> None:
 
 def test_many_samples_on_many_threads(file: BinaryIO) -> None:
     every = [states(seed=i) for i in range(50)]
-    rows = [job(file, put(file, v), target=i * L * T * D) for i, v in enumerate(every)]
-    out = decode(rows, np.empty(50 * L * T * D, np.float32), threads=8)
+    rows = [job(put(file, v), target=i * L * T * D) for i, v in enumerate(every)]
+    out = decode(file, rows, np.empty(50 * L * T * D, np.float32), threads=8)
     np.testing.assert_array_equal(out.reshape(50, L, T, D), np.stack(every).astype(np.float32))
 
 
 def test_no_samples_and_no_layers(file: BinaryIO) -> None:
-    decode([], np.empty(0, np.float32))
-    decode([job(file, put(file, states()))], np.empty(0, np.float32), layers=[])
+    decode(file, [], np.empty(0, np.float32))
+    decode(file, [job(put(file, states()))], np.empty(0, np.float32), layers=[])
 
 
 # (how the member is broken, kind)
@@ -146,9 +159,9 @@ WRONG_MEMBERS: list[tuple[str, np.ndarray[Any, Any], str]] = [
 )
 def test_a_wrong_member_is_named(file: BinaryIO, array: np.ndarray[Any, Any], kind: str) -> None:
     good, bad = put(file, states()), put(file, array)
-    rows = [job(file, good), job(file, good), job(file, bad)]
+    rows = [job(good), job(good), job(bad)]
     with pytest.raises(_core.FormatError) as caught:
-        decode(rows, np.empty(L * T * D, np.float32))
+        decode(file, rows, np.empty(L * T * D, np.float32))
     assert (caught.value.kind, caught.value.sample, caught.value.member) == (kind, 2, "hidden")
     assert bad[0] <= caught.value.offset_bytes < bad[0] + bad[1]
 
@@ -156,7 +169,7 @@ def test_a_wrong_member_is_named(file: BinaryIO, array: np.ndarray[Any, Any], ki
 def test_a_wrong_scale_is_named(file: BinaryIO) -> None:
     places = put(file, states()), put(file, np.ones(L + 1, np.float32))
     with pytest.raises(_core.FormatError) as caught:
-        decode([job(file, places[0], scale=places[1])], np.empty(L * T * D, np.float32))
+        decode(file, [job(places[0], scale=places[1])], np.empty(L * T * D, np.float32))
     assert (caught.value.kind, caught.value.member) == ("shape", "hidden_scale")
 
 
@@ -164,16 +177,26 @@ def test_a_file_that_ends_too_soon(file: BinaryIO) -> None:
     offset, size = put(file, states())
     file.truncate(offset + size - 10)
     with pytest.raises(_core.FormatError, match="10 bytes of the member are missing") as caught:
-        decode([job(file, (offset, size))], np.empty(L * T * D, np.float32))
+        decode(file, [job((offset, size))], np.empty(L * T * D, np.float32))
     assert (caught.value.kind, caught.value.offset_bytes) == ("truncated", offset + size - 10)
 
 
-def test_a_descriptor_that_is_not_open(file: BinaryIO) -> None:
-    row = job(file, put(file, states()))
-    row[0] = 987
-    with pytest.raises(_core.FormatError, match="Bad file descriptor") as caught:
-        decode([row], np.empty(L * T * D, np.float32))
-    assert caught.value.kind == "io"
+def test_a_shard_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    files = _core.ShardFiles([os.fsencode(tmp_path / "none")], [10], limit=1)
+    rows = np.zeros((2, 10), np.int64)
+    with pytest.raises(_core.FormatError, match="cannot open: No such file") as caught:
+        _core.start_rows(
+            files,
+            rows,
+            np.arange(L),
+            layers_stored=L,
+            features=D,
+            token_padded=0,
+            bf16=False,
+            out=np.empty(0, np.float32),
+            threads=1,
+        )
+    assert (caught.value.kind, caught.value.sample) == ("io", 0)
 
 
 @pytest.mark.parametrize(
@@ -193,16 +216,16 @@ def test_a_descriptor_that_is_not_open(file: BinaryIO) -> None:
 def test_places_outside_the_buffer(
     file: BinaryIO, changes: dict[str, int], options: dict[str, Any], message: str
 ) -> None:
-    row = job(file, put(file, states()), **changes)
+    row = job(put(file, states()), **changes)
     with pytest.raises(ValueError, match=message):
-        decode([row], np.empty(L * T * D, np.float32), **options)
+        decode(file, [row], np.empty(L * T * D, np.float32), **options)
 
 
 def test_arrays_are_never_converted(file: BinaryIO) -> None:
-    row = job(file, put(file, states()))
+    row = job(put(file, states()))
     with pytest.raises(TypeError, match="out: must be a C-contiguous NumPy array of float32"):
-        decode([row], np.empty(L * T * D, np.float64))
+        decode(file, [row], np.empty(L * T * D, np.float64))
     read_only = np.empty(L * T * D, np.float32)
     read_only.flags.writeable = False
     with pytest.raises(ValueError, match="out: is read-only"):
-        decode([row], read_only)
+        decode(file, [row], read_only)

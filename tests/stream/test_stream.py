@@ -12,10 +12,10 @@ import pytest
 import webdataset
 from builders import Packed, make_dataset
 
-from wdsbench.errors import ShardError
+from wdsbench import _core
 from wdsbench.shards.index import DatasetIndex
 from wdsbench.stream import EpochShuffle, PieceList, SampleRows, cut_pieces, this_consumer
-from wdsbench.stream.files import ShardFiles
+from wdsbench.stream.files import open_shards
 from wdsbench.stream.order import order_rng
 from wdsbench.stream.pieces import share_of
 
@@ -134,19 +134,17 @@ def test_the_ranks_of_torch_are_obeyed(monkeypatch: pytest.MonkeyPatch, tmp_path
         dist.destroy_process_group()
 
 
-def test_files_are_opened_once_and_bounded(index: DatasetIndex) -> None:
+def test_shards_are_kept_open_up_to_a_limit(index: DatasetIndex) -> None:
     shards = len(index.file.shardlist)
-    files = ShardFiles(index, limit=3)
-    first = files.descriptors([0, 0, 1])
-    assert first[0] == first[1] != first[2]
-    assert files.descriptors([0, 1]) == [first[0], first[2]]
-    open_before = len(list(Path("/proc/self/fd").iterdir()))
-    for shard in range(shards):
-        files.descriptors([shard])
-    assert len(list(Path("/proc/self/fd").iterdir())) <= open_before + 1
-    every = files.descriptors(list(range(shards)))
-    assert len(set(every)) == shards
-    files.close()
+    files = open_shards(index, limit=3)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for shard in [0, 0, 1, *range(shards), 0]:
+        path = index.shard_path(shard)
+        assert files.read(shard, 512, 100) == path.read_bytes()[512:612]
+        assert 1 <= files.open_count <= 3
+    assert len(list(Path("/proc/self/fd").iterdir())) == before + 3
+    del files
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 def test_a_missing_or_cut_shard_is_named(tmp_path: Path) -> None:
@@ -155,12 +153,11 @@ def test_a_missing_or_cut_shard_is_named(tmp_path: Path) -> None:
     path = index.shard_path(2)
     size = path.stat().st_size
     os.truncate(path, size - 512)
-    with pytest.raises(ShardError, match=f"has {size - 512} bytes, the index says {size}") as cut:
-        ShardFiles(index).descriptors([2])
-    assert (cut.value.shard, cut.value.offset_bytes) == (str(path), size - 512)
+    with pytest.raises(_core.FormatError, match=f"has {size - 512} bytes, the index says {size}"):
+        open_shards(index).read(2, 0, 10)
     path.unlink()
-    with pytest.raises(ShardError, match="No such file"):
-        ShardFiles(index).descriptors([2])
+    with pytest.raises(_core.FormatError, match="No such file"):
+        open_shards(index).read(2, 0, 10)
 
 
 def test_integers_are_drawn_evenly_and_within_their_ends() -> None:

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 import webdataset
-from torch.utils.data import DataLoader, IterableDataset
+from numpy.typing import NDArray
+from torch.nn.functional import pad
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 #: Of an npy member as NumPy writes it for arrays of few axes.
 NPY_HEADER_BYTES = 128
@@ -17,32 +19,61 @@ NPY_HEADER_BYTES = 128
 
 def webdataset_plain(shards: Path, batch_size: int) -> Iterator[torch.Tensor]:
     """Yield one epoch as webdataset's documentation shows it: decode, to tuple, batched."""
-    urls = [str(path) for path in sorted(shards.glob("*.tar"))]
-    dataset = webdataset.WebDataset(urls, shardshuffle=len(urls), seed=0).shuffle(1000)
-    samples = dataset.decode().to_tuple("hidden.npy", "meta.json")
-    for arrays, _ in samples.batched(batch_size):
+    for arrays, _ in _decoded(shards).batched(batch_size):
         yield torch.from_numpy(np.asarray(arrays)).float()
+
+
+def webdataset_plain_padded(shards: Path, batch_size: int) -> Iterator[torch.Tensor]:
+    """Yield one epoch ``[B, L, Tmax, D]``; webdataset does not pad, so each trace is by hand."""
+    for samples in _decoded(shards).batched(batch_size, collation_fn=None):
+        states = [torch.from_numpy(array).float() for array, _ in samples]
+        longest = max(trace.shape[1] for trace in states)
+        yield torch.stack([pad(trace, (0, 0, 0, longest - trace.shape[1])) for trace in states])
+
+
+def webdataset_plain_last(shards: Path, batch_size: int) -> Iterator[torch.Tensor]:
+    """Yield one epoch ``[B, L, D]``: the last token out of whole members."""
+    for samples in _decoded(shards).batched(batch_size, collation_fn=None):
+        yield torch.from_numpy(np.stack([array[:, -1] for array, _ in samples])).float()
 
 
 def webdataset_tuned(
     shards: Path, batch_size: int, shape: tuple[int, ...]
 ) -> Iterator[torch.Tensor]:
     """Yield one epoch tuned by hand: bytes by ``frombuffer``, halves stacked, one ``float()``."""
-    urls = [str(path) for path in sorted(shards.glob("*.tar"))]
-    dataset = webdataset.WebDataset(urls, shardshuffle=len(urls), seed=0).shuffle(1000)
-    halves: list[torch.Tensor] = []
-    for sample in dataset:
-        array = np.frombuffer(bytearray(sample["hidden.npy"]), np.float16, -1, NPY_HEADER_BYTES)
-        halves.append(torch.from_numpy(array).view(shape))
-        if len(halves) == batch_size:
-            yield torch.stack(halves).float()
-            halves = []
-    if halves:
+    for halves in _halves(shards, batch_size, shape):
         yield torch.stack(halves).float()
 
 
+def webdataset_tuned_padded(
+    shards: Path, batch_size: int, layers: int, features: int
+) -> Iterator[torch.Tensor]:
+    """Yield one epoch ``[B, L, Tmax, D]``: each half widened straight into its place."""
+    for halves in _halves(shards, batch_size, (layers, -1, features)):
+        longest = max(trace.shape[1] for trace in halves)
+        batch = torch.empty(len(halves), layers, longest, features)
+        for place, trace in zip(batch, halves, strict=True):
+            place[:, : trace.shape[1]].copy_(trace)
+            place[:, trace.shape[1] :].zero_()
+        yield batch
+
+
+def webdataset_tuned_last(
+    shards: Path, batch_size: int, layers: int, features: int
+) -> Iterator[torch.Tensor]:
+    """Yield one epoch ``[B, L, D]``: only the last token's halves are stacked and widened."""
+    for halves in _halves(shards, batch_size, (layers, -1, features)):
+        yield torch.stack([trace[:, -1] for trace in halves]).float()
+
+
+def webdataset_workers(shards: Path, batch_size: int, workers: int) -> DataLoader[torch.Tensor]:
+    """Return `webdataset_plain` in living worker processes; whole shards are dealt to them."""
+    batches = _decoded(shards).batched(batch_size).map(_first_as_float)
+    return DataLoader(batches, batch_size=None, num_workers=workers, persistent_workers=True)
+
+
 class PtIterable(IterableDataset[tuple[torch.Tensor, float]]):
-    """Samples out of ``.pt`` files, one file after the other."""
+    """Samples out of ``.pt`` files, one file after the other; workers take turns at the files."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -50,13 +81,81 @@ class PtIterable(IterableDataset[tuple[torch.Tensor, float]]):
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, float]]:
         """Yield (states float32, label)."""
-        for path in self._files:
+        here = get_worker_info()
+        files = self._files if here is None else self._files[here.id :: here.num_workers]
+        for path in files:
             content: dict[str, Any] = torch.load(path, weights_only=True)
             for states, label in zip(content["sequences"], content["labels"], strict=True):
                 yield states.float(), float(label)
 
 
+class PtMap(Dataset[tuple[torch.Tensor, float]]):
+    """Samples out of ``.pt`` files by number; the file read last is kept."""
+
+    def __init__(self, folder: Path, samples: int, file_samples: int) -> None:
+        self._files = sorted(folder.glob("*.pt"))
+        self._samples = samples
+        self._file_samples = file_samples
+        self._loaded = -1
+        self._content: dict[str, Any] = {}
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return self._samples
+
+    def __getitem__(self, number: int) -> tuple[torch.Tensor, float]:
+        """Return (states float32, label)."""
+        file, place = divmod(number, self._file_samples)
+        if file != self._loaded:
+            self._content = torch.load(self._files[file], weights_only=True)
+            self._loaded = file
+        return self._content["sequences"][place].float(), float(self._content["labels"][place])
+
+
 def pt_iterable(folder: Path, batch_size: int) -> Iterator[torch.Tensor]:
     """Yield one epoch of ``.pt`` files through torch's ``DataLoader``."""
-    for states, _ in DataLoader(PtIterable(folder), batch_size=batch_size):
+    return states_of(DataLoader(PtIterable(folder), batch_size=batch_size))
+
+
+def pt_iterable_workers(folder: Path, batch_size: int, workers: int) -> DataLoader[Any]:
+    """Return a loader of (states, labels) whose living workers read the ``.pt`` files."""
+    dataset = PtIterable(folder)
+    return DataLoader(dataset, batch_size=batch_size, num_workers=workers, persistent_workers=True)
+
+
+def pt_map(dataset: PtMap, batch_size: int) -> Iterator[torch.Tensor]:
+    """Yield one epoch of ``.pt`` files in random order through torch's ``DataLoader``."""
+    random = torch.Generator().manual_seed(0)
+    return states_of(DataLoader(dataset, batch_size=batch_size, shuffle=True, generator=random))
+
+
+def states_of(loader: DataLoader[Any]) -> Iterator[torch.Tensor]:
+    """Yield the states of a loader of (states, labels)."""
+    for states, _ in loader:
         yield states
+
+
+def _samples(shards: Path) -> Any:
+    urls = [str(path) for path in sorted(shards.glob("*.tar"))]
+    return webdataset.WebDataset(urls, shardshuffle=len(urls), seed=0).shuffle(1000)
+
+
+def _decoded(shards: Path) -> Any:
+    return _samples(shards).decode().to_tuple("hidden.npy", "meta.json")
+
+
+def _first_as_float(batch: tuple[NDArray[np.float16], Any]) -> torch.Tensor:
+    return torch.from_numpy(np.asarray(batch[0])).float()
+
+
+def _halves(shards: Path, batch_size: int, shape: tuple[int, ...]) -> Iterator[list[torch.Tensor]]:
+    """Yield batches of float16 views of the members' bytes."""
+    halves: list[torch.Tensor] = []
+    for sample in _samples(shards):
+        array = np.frombuffer(bytearray(sample["hidden.npy"]), np.float16, -1, NPY_HEADER_BYTES)
+        halves.append(torch.from_numpy(array).view(shape))
+        if len(halves) == batch_size:
+            yield halves
+            halves = []
+    if halves:
+        yield halves

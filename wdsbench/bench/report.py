@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping
+import shutil
+import subprocess
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,12 +17,15 @@ from rich.table import Table
 
 import wdsbench
 from wdsbench import _core
+from wdsbench.bench.data import SEED
+from wdsbench.bench.part import Part, Settings
 from wdsbench.bench.timing import CaseResult
 
 
 def machine() -> dict[str, Any]:
     """Return what the figures depend on and a reader cannot see."""
     return {
+        "commit": _commit(),
         "cpu": _cpu_name(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
@@ -32,43 +37,100 @@ def machine() -> dict[str, Any]:
     }
 
 
-def as_json(
-    scenario: str, parts: Mapping[str, tuple[list[CaseResult], dict[str, float]]]
-) -> dict[str, Any]:
+def as_json(scenario: str, parts: Sequence[Part], settings: Settings) -> dict[str, Any]:
     """Return the last line of a benchmark: cases and ratios, each named ``PART/NAME``."""
     return {
         "scenario": scenario,
         "machine": machine(),
+        "settings": {
+            "repeats": settings.repeats,
+            "scale": settings.scale,
+            "least_seconds": settings.least_seconds,
+            "more_readers": settings.more_readers,
+            "seed": SEED,
+        },
+        "parts": {
+            part.name: {
+                "title": part.title,
+                "measure": part.measure,
+                "unit": part.unit,
+                "baseline": part.baseline,
+                "facts": dict(part.facts),
+                "notes": list(part.notes),
+            }
+            for part in parts
+        },
         "cases": [
-            {**asdict(result), "name": f"{part}/{result.name}"}
-            for part, (results, _) in parts.items()
-            for result in results
+            {**asdict(result), "name": f"{part.name}/{result.name}"}
+            for part in parts
+            for result in part.results
         ],
         "ratios": {
-            f"{part}/{name}": value
-            for part, (_, found) in parts.items()
-            for name, value in found.items()
+            f"{part.name}/{name}": value for part in parts for name, value in part.ratios.items()
         },
     }
 
 
-def print_cases(part: str, results: list[CaseResult], console: Console) -> None:
-    """Print one part's table, the ceiling first and every rate beside it."""
-    ceiling = results[0]
-    table = Table(title=part, title_justify="left")
-    columns = ("case", "float32 GB/s", f"over {ceiling.name}", "samples/s", "spread", "memory MB")
-    for column in columns:
-        table.add_column(column, justify="left" if column == "case" else "right")
-    for result in results:
-        table.add_row(
-            result.name,
-            f"{result.gbps:.2f}",
-            f"{result.gbps / ceiling.gbps:.2f}",
-            "" if result is ceiling else f"{result.samples_per_s:,.0f}",
-            f"{result.spread:.0%}",
-            f"{result.memory_mb:,.0f}",
-        )
+def print_part(part: Part, console: Console) -> None:
+    """Print one part's table, every number of its unit beside the baseline's, then its notes."""
+    baseline = None if part.baseline is None else part.value(part.baseline)
+    table = Table()
+    for column, _ in _cells(part.results[0], part, baseline):
+        left = column == "case"
+        table.add_column(column, justify="left" if left else "right", no_wrap=left, overflow="fold")
+    for result in part.results:
+        table.add_row(*(text for _, text in _cells(result, part, baseline)))
+    console.print(part.title, highlight=False, soft_wrap=True)
     console.print(table)
+    for note in part.notes:
+        console.print(note, highlight=False, soft_wrap=True)
+
+
+def _cells(result: CaseResult, part: Part, baseline: float | None) -> list[tuple[str, str]]:
+    """Return (column, text) of one row; a part has the columns that its measure needs."""
+    cells = [("case", result.name)]
+    if part.measure in ("seconds", "memory_mb"):
+        digits = ".4f" if part.measure == "seconds" else ",.1f"
+        return [
+            *cells,
+            (part.unit, f"{part.value(result.name):{digits}}"),
+            ("spread", f"{result.spread:.1%}"),
+            ("repeats", str(result.repeats)),
+        ]
+    rate = "float32 GB/s" if part.measure == "samples_per_s" else part.unit
+    cells.append((rate, _number(result.gbps, ".2f")))
+    if baseline is not None:
+        cells.append((f"over {part.baseline}", f"{part.value(result.name) / baseline:.2f}"))
+    return [
+        *cells,
+        ("samples/s", _number(result.samples_per_s, ",.0f")),
+        ("spread", f"{result.spread:.0%}"),
+        ("epochs", _number(result.epochs, ",.0f")),
+    ]
+
+
+def _number(value: float | None, digits: str) -> str:
+    return "" if value is None else f"{value:{digits}}"
+
+
+def _commit() -> str | None:
+    """Return the commit of the checkout that this package is run from, ``-dirty`` behind it where
+    files differ; None elsewhere.
+    """
+    git, package = shutil.which("git"), Path(wdsbench.__file__).parent
+
+    def answer(*words: str) -> str | None:
+        if git is None:
+            return None
+        done = subprocess.run(
+            [git, "-C", str(package), *words], capture_output=True, text=True, check=False
+        )
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    # An installed package may lie in the environment of somebody else's checkout.
+    if answer("ls-files", "--error-unmatch", "__init__.py") is None:
+        return None
+    return answer("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
 
 
 def _cpu_name() -> str:

@@ -4,45 +4,114 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TypeVar
 
+import torch
+
+from wdsbench.bench.footprint import footprint_mb
+from wdsbench.errors import WdsbenchError
 from wdsbench.progress import Progress, no_progress
+
+T = TypeVar("T")
+
+#: Of a living loader, over all repeats together (design, section 8): an epoch may last a tenth of a
+#: second, and its first batches are not like the others.
+LEAST_EPOCHS = 10
+
+#: After which a repeat begins no further epoch for the sake of their number.
+MOST_SECONDS = 4.0
 
 
 @dataclass(frozen=True)
 class Work:
-    """What one epoch of a case handed out.
+    """What one turn of a case handed out.
 
     Attributes:
-        samples: Samples.
+        samples: Samples; 0 where the case has none.
         float_bytes: Bytes of their float32 batches.
+        epochs: 1, or the share of an epoch after which a slow reader was stopped.
     """
 
     samples: int
     float_bytes: int
+    epochs: float = 1.0
 
 
 @dataclass(frozen=True)
 class CaseResult:
-    """One case, medians over repeats.
+    """One case, medians over repeats; None is what the case does not have.
 
     Attributes:
         name: Of the case.
-        gbps: Float32 GB/s (1e9 bytes).
-        samples_per_s: Samples a second; 0 where a case has none.
-        spread: (largest - smallest) / median of the rate.
-        epochs: Epochs that were timed.
-        memory_mb: Anonymous and shared memory of this process after the case, in MB.
+        spread: (largest - smallest) / median over the repeats.
+        repeats: How many.
+        gbps: GB/s (1e9 bytes) of float32 batches, or of what the part says it counts.
+        samples_per_s: Samples a second.
+        seconds: Of a case that is not a rate.
+        epochs: Epochs that were timed, all repeats together.
+        memory_mb: Anonymous and shared memory of this process and its workers after the case, or
+            what the part says, in MB (1e6 bytes).
     """
 
     name: str
-    gbps: float
-    samples_per_s: float
     spread: float
-    epochs: int
+    repeats: int
+    gbps: float | None = None
+    samples_per_s: float | None = None
+    seconds: float | None = None
+    epochs: float | None = None
+    memory_mb: float | None = None
+
+
+@dataclass(frozen=True)
+class _Repeat:
+    work: Work
+    seconds: float
     memory_mb: float
+
+
+def consumed(
+    batches: Iterable[torch.Tensor], samples: int, *, most_seconds: float | None = None
+) -> Work:
+    """Take every batch and drop it, as a trainer that costs nothing.
+
+    Args:
+        batches: One epoch.
+        samples: What an epoch holds.
+        most_seconds: After which no further batch is taken: a share of the epoch is enough for the
+            rate of a reader whose batches all cost the same.
+
+    Raises:
+        WdsbenchError: The epoch ended with more samples or fewer: its rate would be a lie.
+    """
+    start = time.perf_counter()
+    seen = float_bytes = 0
+    for states in batches:
+        seen += len(states)
+        float_bytes += states.numel() * 4
+        if most_seconds is not None and time.perf_counter() - start >= most_seconds:
+            break
+    else:
+        if seen != samples:
+            raise WdsbenchError(f"a reader gave {seen} samples in an epoch of {samples}")
+    return Work(seen, float_bytes, seen / samples)
+
+
+def take_turns(
+    cases: Mapping[str, Callable[[], T]],
+    repeats: int,
+    *,
+    progress: Progress = no_progress,
+    what: str = "measuring",
+) -> dict[str, list[T]]:
+    """Return what each case returned in each repeat; in a repeat every case has one turn."""
+    found: dict[str, list[T]] = {name: [] for name in cases}
+    for _ in progress(range(repeats), repeats, what):
+        for name, case in cases.items():
+            found[name].append(case())
+    return found
 
 
 def interleaved(
@@ -50,51 +119,73 @@ def interleaved(
     *,
     repeats: int = 5,
     least_seconds: float = 0.5,
+    least_epochs: int = 1,
     progress: Progress = no_progress,
 ) -> list[CaseResult]:
     """Return every case's rates; ``case()`` runs one epoch of a living reader.
 
     After one epoch of warm-up each, every repeat runs whole epochs of every case for at least
-    ``least_seconds``.
+    ``least_seconds``, and until all repeats together will have run ``least_epochs``; for the latter
+    no longer than `MOST_SECONDS`.
     """
     for case in progress(cases.values(), len(cases), "warming up"):
         case()
-    rates: dict[str, list[tuple[float, float]]] = {name: [] for name in cases}
-    epochs = dict.fromkeys(cases, 0)
-    memory = dict.fromkeys(cases, 0.0)
-    for _ in progress(range(repeats), repeats, "measuring"):
-        for name, case in cases.items():
-            samples = float_bytes = 0
-            start = time.perf_counter()
-            while (seconds := time.perf_counter() - start) < least_seconds or not samples:
-                work = case()
-                samples += work.samples
-                float_bytes += work.float_bytes
-                epochs[name] += 1
-            rates[name].append((float_bytes / seconds / 1e9, samples / seconds))
-            memory[name] = max(memory[name], memory_mb())
+    epochs = -(-least_epochs // repeats)
+    turns = {name: _repeat_of(case, least_seconds, epochs) for name, case in cases.items()}
     return [
-        CaseResult(
-            name=name,
-            gbps=statistics.median(rate for rate, _ in found),
-            samples_per_s=statistics.median(rate for _, rate in found),
-            spread=_spread([rate for rate, _ in found]),
-            epochs=epochs[name],
-            memory_mb=memory[name],
-        )
-        for name, found in rates.items()
+        _rates(name, found) for name, found in take_turns(turns, repeats, progress=progress).items()
     ]
 
 
-def memory_mb() -> float:
-    """Return anonymous and shared memory of this process in MB; 0 where /proc does not say."""
-    status = Path("/proc/self/status")
-    if not status.exists():
-        return 0.0
-    lines = (line.split() for line in status.read_text(encoding="ascii").splitlines())
-    wanted = ("RssAnon:", "RssShmem:")
-    return sum(int(words[1]) * 1024 / 1e6 for words in lines if words[0] in wanted)
+def in_seconds(
+    cases: Mapping[str, Callable[[], float]], *, repeats: int, progress: Progress = no_progress
+) -> list[CaseResult]:
+    """Return medians of what ``case()`` returns, in seconds, after one turn of warm-up each."""
+    for case in progress(cases.values(), len(cases), "warming up"):
+        case()
+    return [
+        CaseResult(name, spread(found), repeats, seconds=statistics.median(found))
+        for name, found in take_turns(cases, repeats, progress=progress).items()
+    ]
 
 
-def _spread(rates: list[float]) -> float:
-    return (max(rates) - min(rates)) / statistics.median(rates)
+def spread(values: Sequence[float]) -> float:
+    """Return (largest - smallest) / median; 0 where the median is 0."""
+    middle = statistics.median(values)
+    return (max(values) - min(values)) / middle if middle else 0.0
+
+
+def _repeat_of(
+    case: Callable[[], Work], least_seconds: float, least_turns: int
+) -> Callable[[], _Repeat]:
+    def repeat() -> _Repeat:
+        samples = float_bytes = turns = 0
+        epochs = seconds = 0.0
+        start = time.perf_counter()
+        while True:
+            work = case()
+            seconds = time.perf_counter() - start
+            turns += 1
+            samples += work.samples
+            float_bytes += work.float_bytes
+            epochs += work.epochs
+            # A reader that is stopped early is one whose epochs nobody can wait for.
+            more_epochs = work.epochs == 1 and turns < least_turns and seconds < MOST_SECONDS
+            if seconds >= least_seconds and not more_epochs:
+                return _Repeat(Work(samples, float_bytes, epochs), seconds, footprint_mb())
+
+    return repeat
+
+
+def _rates(name: str, found: list[_Repeat]) -> CaseResult:
+    gbps = [repeat.work.float_bytes / repeat.seconds / 1e9 for repeat in found]
+    samples = [repeat.work.samples / repeat.seconds for repeat in found]
+    return CaseResult(
+        name=name,
+        spread=spread(gbps),
+        repeats=len(found),
+        gbps=statistics.median(gbps),
+        samples_per_s=statistics.median(samples) or None,
+        epochs=round(sum(repeat.work.epochs for repeat in found), 3),
+        memory_mb=max(repeat.memory_mb for repeat in found),
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import gc
 import tempfile
 from pathlib import Path
 
@@ -10,9 +10,15 @@ import typer
 
 from wdsbench.cli.terminal import all_words, bar, print_json, stdout
 
-EXAMPLE = "wdsbench bench stream --data bench-data/ --out stream.json"
+EXAMPLE = "wdsbench bench stream --data bench-data/ --out stream.json --plot stream.png"
 
 SCENARIOS = ("stream",)
+
+CASES_HELP = (
+    "What to measure, a comma list. Rates: A (4,000 x [32, 4096]), S (64,000 x [32, 256]), B (150"
+    " whole traces, padded), B-last (the last token of each). open: seconds to the first batch."
+    " cold: the first epoch from disk, beside dd. memory: what a shuffle buffer adds. Or all."
+)
 
 
 def command(
@@ -21,39 +27,48 @@ def command(
         None, help="Folder for the data, kept for the next run [a temporary one]."
     ),
     out: Path | None = typer.Option(None, help="File for the JSON."),
-    cases: str = typer.Option("A,S", help="Shapes of data, a comma list."),
+    plot: Path | None = typer.Option(None, help="File for a bar chart, .png or .svg."),
+    cases: str = typer.Option("A,S,B", help=CASES_HELP),
     repeats: int = typer.Option(5, help="Repeats, of which the median counts."),
     scale: float = typer.Option(1.0, help="Share of the samples; for a quick look."),
+    more_readers: bool = typer.Option(
+        False, "--more-readers", help="A, S: also webdataset-w2 and pt-iterable-w2."
+    ),
 ) -> None:
-    """Measure a scenario; the last line on stdout is its JSON. Makes 3 GB of data a shape."""
-    from wdsbench.bench.data import SHAPES, make_data
-    from wdsbench.bench.report import as_json, print_cases
-    from wdsbench.bench.stream import ratios, run_stream
-    from wdsbench.train.files import write_json
+    """Measure a scenario; the last line on stdout is its JSON.
+
+    Makes its data: 3 GB for A and for S, 4 GB for B, 2 GB for open.
+    """
+    from wdsbench.bench.part import Settings
+    from wdsbench.bench.parts import named
+    from wdsbench.bench.plot import check_plot_path, plot_parts
+    from wdsbench.bench.report import as_json, print_part
+    from wdsbench.files import write_json
 
     if scenario not in SCENARIOS:
         raise ValueError(f"scenario {scenario!r} is not one of {', '.join(SCENARIOS)}")
-    names = all_words([cases])
-    unknown = [name for name in names if name not in SHAPES]
-    if unknown or not names:
-        raise ValueError(f"--cases {cases!r}: not a list of {', '.join(SHAPES)}")
+    wanted = named(all_words([cases]))
     if not 0 < scale <= 1 or repeats < 1:
         raise ValueError(f"--scale {scale} must be in (0, 1] and --repeats {repeats} at least 1")
+    if plot is not None:
+        check_plot_path(plot)
+    parts = []
     with tempfile.TemporaryDirectory() as temporary:
-        parts = {}
-        for name in names:
-            full = SHAPES[name]
-            samples = max(full.batch_size, int(full.samples * scale))
-            shape = dataclasses.replace(full, samples=samples)
-            folder = (data or Path(temporary)) / f"{name}-{samples}"
-            make_data(shape, folder, bar)
-            results = run_stream(shape, folder, repeats=repeats, progress=bar)
-            title = (
-                f"{name}: {samples} x [{shape.layers}, {shape.features}], batch {shape.batch_size}"
-            )
-            print_cases(title, results, stdout)
-            parts[name] = (results, ratios(results))
-    report = as_json(scenario, parts)
+        settings = Settings(
+            data=data or Path(temporary),
+            repeats=repeats,
+            scale=scale,
+            more_readers=more_readers,
+            progress=bar,
+        )
+        for measure in wanted:
+            gc.collect()  # what the last part held would slow the forks of the next
+            part = measure(settings)
+            print_part(part, stdout)
+            parts.append(part)
+    report = as_json(scenario, parts, settings)
     if out is not None:
         write_json(out, report)
+    if plot is not None:
+        plot_parts(plot, parts)
     print_json(report)

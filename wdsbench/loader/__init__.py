@@ -2,6 +2,8 @@
 iterator.
 """
 
-from wdsbench.loader.loader import LoaderStats, TraceLoader
+from wdsbench.loader.dataset import TraceDataset
+from wdsbench.loader.loader import TraceLoader
+from wdsbench.loader.stats import LoaderStats
 
-__all__ = ["LoaderStats", "TraceLoader"]
+__all__ = ["LoaderStats", "TraceDataset", "TraceLoader"]

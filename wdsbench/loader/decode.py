@@ -1,12 +1,16 @@
-"""One batch: rows of the index to a :class:`wdsbench.records.Batch`, by one C++ call a field."""
+"""One batch: rows of the index to a :class:`wdsbench.records.Batch`.
+
+The hidden states are decoded in the background: ``start`` returns while C++ threads fill the
+tensor, ``tensors`` waits for them. What else a batch holds comes from the index (``assemble``). A
+worker process does the first two and its training process the last, over the same slab.
+"""
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypedDict
+from typing import Any, Protocol, TypedDict, TypeVar
 
 import numpy as np
 import torch
@@ -16,7 +20,7 @@ from numpy.typing import NDArray
 from wdsbench import _core
 from wdsbench.errors import DecodeError, ShardError
 from wdsbench.loader.graph import graph_batch
-from wdsbench.loader.select import TokenRanges
+from wdsbench.loader.plan import DecodePlan, RowsLayout, element_bytes, rows_layout
 from wdsbench.records import Batch
 from wdsbench.ring import SlabPool
 from wdsbench.shards.index import DatasetIndex
@@ -28,70 +32,171 @@ from wdsbench.shards.members import (
     HIDDEN_SCALE,
     META,
 )
-from wdsbench.stream.files import ShardFiles
 
+#: Members and parts of them in a decode job, in the order of its columns.
+STATE_COLUMNS = tuple(
+    (member, part) for member in (HIDDEN, HIDDEN_SCALE) for part in ("offset", "size")
+)
+EDGE_COLUMNS = tuple(
+    (member, part)
+    for member in (EDGES_INDEX, EDGES_WEIGHT, EDGES_POINTER)
+    for part in ("offset", "size")
+)
 
-@dataclass(frozen=True)
-class DecodePlan:
-    """What every batch of a loader has in common.
-
-    Attributes:
-        fields: Names asked for.
-        layers: Wanted layers, int64.
-        ranges: Wanted tokens of every row.
-        layout: stack, pad, jagged or graph.
-        squeeze: One token was asked for: its axis is left out.
-        threads: Decode threads.
-        verify_hash: Check XXH3 of members that are read whole.
-    """
-
-    fields: tuple[str, ...]
-    layers: NDArray[np.int64]
-    ranges: TokenRanges
-    layout: str
-    squeeze: bool
-    threads: int
-    verify_hash: bool
+T = TypeVar("T")
 
 
 class _Place(TypedDict):
     shard: str
-    member: str
+    member: str | None
 
 
-@dataclass(frozen=True)
-class BatchSlabs:
-    """Memory of the large tensors of a loader's batches, kept from epoch to epoch."""
+class Memory(Protocol):
+    """Where the large tensors of a batch are placed, in the order in which they are asked for."""
 
-    states: SlabPool = field(default_factory=SlabPool)
-    edge_index: SlabPool = field(default_factory=SlabPool)
-    edge_attr: SlabPool = field(default_factory=SlabPool)
+    def tensor(self, shape: tuple[int, ...], dtype: torch.dtype = ...) -> torch.Tensor:
+        """Return a C-contiguous host tensor."""
+
+
+@dataclass
+class BatchTensors:
+    """What of a batch is read from shards.
+
+    Attributes:
+        hidden: float32 (or the stored 16 bits) in the layout's shape; None where not asked for.
+        scales: float32 ``[B, layers]``: factors yet to be applied to 16-bit states, or None.
+        edge_index: int64 ``[2, E]`` (layout graph).
+        edge_attr: float32 ``[E, 1]`` (layout graph).
+        edge_counts: int64 ``[B * layers]``: edges of each graph (layout graph).
+        metas: B ``meta.json`` dicts, where a field needs them.
+    """
+
+    hidden: torch.Tensor | None = None
+    scales: torch.Tensor | None = None
+    edge_index: torch.Tensor | None = None
+    edge_attr: torch.Tensor | None = None
+    edge_counts: NDArray[np.int64] | None = None
+    metas: list[dict[str, Any]] | None = None
+
+
+@dataclass
+class PendingBatch:
+    """A batch whose hidden states are being decoded.
+
+    Attributes:
+        rows: int64 ``[B]``: rows of the index.
+        layout: Of the hidden states.
+        memory: Where further tensors go.
+        hidden: The tensor that is filled.
+        run: The decode; None where no states were asked for.
+    """
+
+    rows: NDArray[np.int64]
+    layout: RowsLayout
+    memory: Memory
+    hidden: torch.Tensor | None = None
+    run: _core.RowsInFlight | None = None
+
+
+class BatchPools:
+    """Reused memory of a loader's batches in the training process."""
+
+    def __init__(self, states_bytes: int, edges_bytes: int) -> None:
+        self._states = SlabPool(states_bytes)
+        self._edges = SlabPool(edges_bytes), SlabPool(edges_bytes)
+
+    @property
+    def ordinary(self) -> int:
+        """Tensors that came in ordinary memory because every slab was held."""
+        return self._states.ordinary + sum(pool.ordinary for pool in self._edges)
+
+    def batch(self) -> Memory:
+        """Return the memory of one batch."""
+        return _PoolMemory([self._states, *self._edges])
+
+
+@dataclass
+class _PoolMemory:
+    """A batch's first tensor comes from the first pool, and so on."""
+
+    pools: list[SlabPool]
+    taken: int = field(default=0)
+
+    def tensor(self, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        pool = self.pools[self.taken]
+        self.taken += 1
+        return pool.tensor(shape, dtype)
 
 
 class BatchDecoder:
-    """Decodes batches of one data set by one plan; belongs to one iteration of one process."""
+    """Decodes batches of one data set by one plan.
 
-    def __init__(self, index: DatasetIndex, plan: DecodePlan, slabs: BatchSlabs) -> None:
+    Attributes:
+        bytes_read: Payload bytes of hidden states decoded so far.
+    """
+
+    def __init__(self, index: DatasetIndex, plan: DecodePlan, files: _core.ShardFiles) -> None:
         self._index = index
         self._plan = plan
-        self._files = ShardFiles(index)
-        self._slabs = slabs
-        stored = index.fields["hidden"]
-        self._bf16 = stored.dtype == "bf16"
-        element_bytes = 2 if self._bf16 else np.dtype(stored.dtype).itemsize
-        self._token_bytes = index.num_features * element_bytes
+        self._files = files
+        self._bf16 = index.fields["hidden"].dtype == "bf16"
+        self._token_bytes = index.num_features * element_bytes(index) * plan.layers.size
+        self._scaled = bool(index.member(HIDDEN_SCALE, "size").any())
         self.bytes_read = 0
 
-    def __call__(self, row_list: list[int]) -> Batch:
-        """Return the batch of these rows, in this order.
+    def start(self, row_list: list[int], memory: Memory) -> PendingBatch:
+        """Begin with the batch of these rows, in this order.
+
+        Raises:
+            ShardError: A shard cannot be opened.
+        """
+        rows = np.array(row_list, np.int64)
+        pending = PendingBatch(
+            rows, rows_layout(self._plan, self._index.num_features, rows), memory
+        )
+        if self._plan.has_states:
+            self._start_states(pending)
+        return pending
+
+    def tensors(self, pending: PendingBatch) -> BatchTensors:
+        """Return what is read of the batch, once all of it stands in memory.
 
         Raises:
             ShardError: A shard cannot be read; DecodeError: a member is damaged. Shard, member and
                 byte are named.
         """
-        rows = np.asarray(row_list, np.int64)
-        columns = self._index.columns
-        fds = np.asarray(self._files.descriptors(columns["shard"][rows].tolist()), np.int64)
+        rows = pending.rows
+        tensors = BatchTensors(hidden=pending.hidden)
+        if pending.run is not None:
+            self._located(rows, pending.run.wait)
+            self.bytes_read += int(pending.layout.lengths.sum()) * self._token_bytes
+            self._verify_states(rows)
+        if self._plan.raw and self._scaled:
+            scales = self._located(rows, lambda: self._read_scales(pending))
+            tensors.scales = torch.from_numpy(scales)
+        if self._plan.layout == "graph":
+            self._add_edges(tensors, pending)
+        if "meta" in self._plan.fields or "logprobs" in self._plan.fields:
+            tensors.metas = [self._read_meta(row) for row in rows.tolist()]
+        return tensors
+
+    def placed(
+        self, rows: NDArray[np.int64], edge_counts: NDArray[np.int64] | None, memory: Memory
+    ) -> BatchTensors:
+        """Return the tensors that another process has filled in the same memory."""
+        tensors = BatchTensors(edge_counts=edge_counts)
+        if self._plan.has_states:
+            layout = rows_layout(self._plan, self._index.num_features, rows)
+            tensors.hidden = memory.tensor(layout.shape, self._states_dtype())
+        if edge_counts is not None:
+            edges = int(edge_counts.sum())
+            tensors.edge_index = memory.tensor((2, edges), torch.int64)
+            tensors.edge_attr = memory.tensor((edges, 1))
+        return tensors
+
+    def assemble(self, rows: NDArray[np.int64], tensors: BatchTensors) -> Batch:
+        """Return the batch: tensors that were read, everything else from the index."""
+        plan, columns = self._plan, self._index.columns
         batch = Batch(
             label=torch.from_numpy(columns["label"][rows]),
             score=torch.from_numpy(columns["score"][rows]),
@@ -100,76 +205,90 @@ class BatchDecoder:
             question_ids=self._index.question_ids(rows),
             keys=self._index.keys(rows),
         )
-        if self._plan.layout == "graph":
-            self._add_graph(batch, rows, fds)
-        elif "hidden" in self._plan.fields:
-            self._add_hidden(batch, rows, fds)
-        if "meta" in self._plan.fields or "logprobs" in self._plan.fields:
-            metas = [self._read_meta(row, int(fd)) for row, fd in zip(row_list, fds, strict=True)]
-            if "meta" in self._plan.fields:
-                batch.meta = metas
-            if "logprobs" in self._plan.fields:
-                batch.logprobs = [_logprobs(meta) for meta in metas]
+        if plan.layout == "graph":
+            assert tensors.edge_counts is not None
+            assert tensors.hidden is not None
+            assert tensors.edge_index is not None
+            assert tensors.edge_attr is not None
+            nodes = np.repeat(plan.ranges.count[rows], plan.layers.size)
+            batch.graph = graph_batch(
+                tensors.hidden, tensors.edge_index, tensors.edge_attr, nodes, tensors.edge_counts
+            )
+        else:
+            batch.hidden = tensors.hidden
+            if plan.has_states and plan.layout != "stack":
+                layout = rows_layout(plan, self._index.num_features, rows)
+                batch.lengths = torch.from_numpy(layout.lengths)
+                if plan.layout == "jagged":
+                    batch.offsets = torch.from_numpy(layout.offsets)
+        batch.hidden_scale = tensors.scales
+        if tensors.metas is not None:
+            if "meta" in plan.fields:
+                batch.meta = tensors.metas
+            if "logprobs" in plan.fields:
+                batch.logprobs = [_logprobs(meta) for meta in tensors.metas]
         return batch
 
-    def _add_hidden(self, batch: Batch, rows: NDArray[np.int64], fds: NDArray[np.int64]) -> None:
-        plan = self._plan
-        lengths = plan.ranges.count[rows]
-        layers, features = plan.layers.size, self._index.num_features
-        starts = np.concatenate([[0], np.cumsum(lengths)])
-        if plan.layout == "jagged":
-            shape: tuple[int, ...] = (layers, int(starts[-1]), features)
-            stride, targets, padded = int(starts[-1]) * features, starts[:-1] * features, 0
-            batch.offsets = torch.from_numpy(starts)
-            batch.lengths = torch.from_numpy(lengths)
-        else:
-            padded = int(lengths.max())
-            shape = (len(rows), layers, padded, features)
-            stride = padded * features
-            targets = np.arange(len(rows), dtype=np.int64) * layers * stride
-            if plan.layout == "pad":
-                batch.lengths = torch.from_numpy(lengths)
-            if plan.squeeze:
-                shape = (len(rows), layers, features)
-        batch.hidden = self._decode_rows(rows, fds, targets, stride, padded, shape)
+    def _states_dtype(self) -> torch.dtype:
+        if not self._plan.raw:
+            return torch.float32
+        return torch.bfloat16 if self._bf16 else torch.float16
 
-    def _add_graph(self, batch: Batch, rows: NDArray[np.int64], fds: NDArray[np.int64]) -> None:
-        plan = self._plan
-        layers, features = plan.layers.size, self._index.num_features
-        tokens = self._index.columns["tokens"][rows].astype(np.int64)
-        node_base = np.concatenate([[0], np.cumsum(tokens * layers)])
-        x = self._decode_rows(
-            rows,
-            fds,
-            node_base[:-1] * features,
-            tokens * features,
-            0,
-            (int(node_base[-1]), features),
+    def _start_states(self, pending: PendingBatch) -> None:
+        plan, index = self._plan, self._index
+        dtype = self._states_dtype()
+        pending.hidden = pending.memory.tensor(pending.layout.shape, dtype)
+        out = pending.hidden.view(-1)
+        pending.run = self._located(
+            pending.rows,
+            lambda: _core.start_rows(
+                self._files,
+                self._state_jobs(pending),
+                plan.layers,
+                layers_stored=index.num_layers,
+                features=index.num_features,
+                token_padded=pending.layout.padded,
+                bf16=self._bf16,
+                out=out.view(torch.uint16).numpy() if plan.raw else out.numpy(),
+                threads=plan.threads,
+            ),
         )
-        jobs = self._jobs(
-            rows,
-            fds,
-            [(EDGES_INDEX, "offset"), (EDGES_INDEX, "size"), (EDGES_WEIGHT, "offset"),
-            (EDGES_WEIGHT, "size"),
-             (EDGES_POINTER, "offset"), (EDGES_POINTER, "size")],
-            [tokens, node_base[:-1], np.zeros_like(tokens)],
-        )  # fmt: skip
+
+    def _state_jobs(self, pending: PendingBatch) -> NDArray[np.int64]:
+        rows, ranges, layout = pending.rows, self._plan.ranges, pending.layout
+        tokens = self._index.columns["state_tokens"][rows]
+        rest = (tokens, ranges.first[rows], layout.lengths, layout.targets, layout.strides)
+        return self._jobs(rows, STATE_COLUMNS, rest)
+
+    def _read_scales(self, pending: PendingBatch) -> NDArray[np.float32]:
+        return _core.read_scales(
+            self._files,
+            self._state_jobs(pending),
+            self._plan.layers,
+            layers_stored=self._index.num_layers,
+        )
+
+    def _add_edges(self, tensors: BatchTensors, pending: PendingBatch) -> None:
+        plan, rows = self._plan, pending.rows
+        nodes = pending.layout.offsets[:-1]
+        jobs = self._jobs(rows, EDGE_COLUMNS, (pending.layout.lengths, nodes, np.zeros_like(nodes)))
         for member in (EDGES_INDEX, EDGES_WEIGHT, EDGES_POINTER):
-            self._verify(rows, fds, member)
+            self._verify(rows, member)
         pointers = self._located(
             rows,
             lambda: _core.read_edge_pointers(
-                jobs, layers_stored=self._index.num_layers, threads=plan.threads
+                self._files, jobs, layers_stored=self._index.num_layers, threads=plan.threads
             ),
         )
-        edge_counts = (pointers[:, plan.layers + 1] - pointers[:, plan.layers]).astype(np.int64)
-        edge_base = np.concatenate([[0], np.cumsum(edge_counts.sum(axis=1))])
-        jobs[:, -1] = edge_base[:-1]
-        edge_index = self._slabs.edge_index.tensor((2, int(edge_base[-1])), torch.int64)
-        edge_attr = self._slabs.edge_attr.tensor((int(edge_base[-1]), 1))
+        counts = (pointers[:, plan.layers + 1] - pointers[:, plan.layers]).astype(np.int64)
+        jobs[1:, -1] = np.cumsum(counts.sum(axis=1))[:-1]
+        edges = int(counts.sum())
+        edge_index = pending.memory.tensor((2, edges), torch.int64)
+        edge_attr = pending.memory.tensor((edges, 1))
         self._located(
             rows,
             lambda: _core.collate_edges(
+                self._files,
                 jobs,
                 plan.layers,
                 pointers=pointers,
@@ -178,105 +297,55 @@ class BatchDecoder:
                 threads=plan.threads,
             ),
         )
-        batch.graph = graph_batch(
-            x, edge_index, edge_attr, np.repeat(tokens, layers), edge_counts.reshape(-1)
-        )
-
-    def _decode_rows(
-        self,
-        rows: NDArray[np.int64],
-        fds: NDArray[np.int64],
-        targets: NDArray[np.int64],
-        stride: int | NDArray[np.int64],
-        padded: int,
-        shape: tuple[int, ...],
-    ) -> torch.Tensor:
-        """Decode hidden states into a new float32 tensor of ``shape``; samples start at
-        ``targets``.
-
-        ``stride`` (elements from layer to layer) is one number, or one a sample.
-        """
-        plan, index = self._plan, self._index
-        out = self._slabs.states.tensor(shape)
-        jobs = self._jobs(
-            rows,
-            fds,
-            [
-                (HIDDEN, "offset"),
-                (HIDDEN, "size"),
-                (HIDDEN_SCALE, "offset"),
-                (HIDDEN_SCALE, "size"),
-            ],
-            [
-                index.columns["state_tokens"][rows].astype(np.int64),
-                plan.ranges.first[rows],
-                plan.ranges.count[rows],
-                targets,
-                np.broadcast_to(np.asarray(stride, np.int64), rows.shape),
-            ],
-        )
-        self._located(
-            rows,
-            lambda: _core.decode_rows(
-                jobs,
-                plan.layers,
-                layers_stored=index.num_layers,
-                features=index.num_features,
-                token_padded=padded,
-                bf16=self._bf16,
-                out=out.view(-1).numpy(),
-                threads=plan.threads,
-            ),
-        )
-        self.bytes_read += int(plan.ranges.count[rows].sum()) * plan.layers.size * self._token_bytes
-        if plan.layers.size == index.num_layers:
-            whole = plan.ranges.count[rows] == index.columns["state_tokens"][rows]
-            self._verify(rows[whole], fds[whole], HIDDEN)
-        return out
+        tensors.edge_index, tensors.edge_attr = edge_index, edge_attr
+        tensors.edge_counts = counts.reshape(-1)
 
     def _jobs(
         self,
         rows: NDArray[np.int64],
-        fds: NDArray[np.int64],
-        members: list[tuple[str, str]],
-        rest: list[NDArray[np.int64]],
+        members: tuple[tuple[str, str], ...],
+        rest: tuple[NDArray[Any], ...],
     ) -> NDArray[np.int64]:
+        """Return a row a sample: shard, places of members, and ``rest``."""
         jobs = np.empty((rows.size, 1 + len(members) + len(rest)), np.int64)
-        jobs[:, 0] = fds
+        jobs[:, 0] = self._index.columns["shard"][rows]
         for i, (member, part) in enumerate(members, start=1):
             jobs[:, i] = self._index.member(member, part)[rows]
         for i, column in enumerate(rest, start=1 + len(members)):
             jobs[:, i] = column
         return jobs
 
-    def _located(self, rows: NDArray[np.int64], work: Callable[[], Any]) -> Any:
+    def _located(self, rows: NDArray[np.int64], work: Callable[[], T]) -> T:
         """Run ``work`` and name shard and member in what it raises."""
         try:
             return work()
         except _core.FormatError as error:
             row = int(rows[error.sample or 0])
+            place = self._place(row, f"{error.member}.npy") if error.member else self._shard(row)
             kind = ShardError if error.kind in ("truncated", "io") else DecodeError
-            raise kind(
-                error.detail,
-                **self._place(row, f"{error.member}.npy"),
-                offset_bytes=error.offset_bytes,
-            ) from error
+            raise kind(error.detail, **place, offset_bytes=error.offset_bytes) from error
+
+    def _shard(self, row: int) -> _Place:
+        """Return the shard of a sample, as an argument of our errors."""
+        shard = int(self._index.columns["shard"][row])
+        return {"shard": str(self._index.shard_path(shard)), "member": None}
 
     def _place(self, row: int, member: str) -> _Place:
         """Return where a member lies, as the arguments of our errors."""
-        shard = int(self._index.columns["shard"][row])
-        return {
-            "shard": str(self._index.shard_path(shard)),
-            "member": self._index.member_name(row, member),
-        }
+        return {**self._shard(row), "member": self._index.member_name(row, member)}
 
-    def _verify(self, rows: NDArray[np.int64], fds: NDArray[np.int64], member: str) -> None:
+    def _verify_states(self, rows: NDArray[np.int64]) -> None:
+        if self._plan.layers.size == self._index.num_layers:
+            whole = self._plan.ranges.count[rows] == self._index.columns["state_tokens"][rows]
+            self._verify(rows[whole], HIDDEN)
+
+    def _verify(self, rows: NDArray[np.int64], member: str) -> None:
         """Compare the XXH3 of whole members with the index where the plan asks for it."""
         if not self._plan.verify_hash:
             return
         expected = self._index.member(member, "xxh3")
-        for row, fd in zip(rows.tolist(), fds.tolist(), strict=True):
-            if xxhash.xxh3_64_intdigest(self._read(row, fd, member)) != int(expected[row]):
+        for row in rows.tolist():
+            if xxhash.xxh3_64_intdigest(self._read(row, member)) != int(expected[row]):
                 raise DecodeError(
                     "the bytes are not those that were packed (XXH3 differs); restore the shard or"
                     " pack again",
@@ -284,26 +353,21 @@ class BatchDecoder:
                     offset_bytes=int(self._index.member(member, "offset")[row]),
                 )
 
-    def _read(self, row: int, fd: int, member: str) -> bytes:
+    def _read(self, row: int, member: str) -> bytes:
+        shard = int(self._index.columns["shard"][row])
         offset = int(self._index.member(member, "offset")[row])
         size = int(self._index.member(member, "size")[row])
-        data = os.pread(fd, size, offset)
-        if len(data) != size:
-            raise ShardError(
-                f"the file ends {size - len(data)} bytes before the member does",
-                **self._place(row, member),
-                offset_bytes=offset + len(data),
-            )
-        return data
-
-    def _read_meta(self, row: int, fd: int) -> dict[str, Any]:
         try:
-            meta = json.loads(self._read(row, fd, META))
+            return self._files.read(shard, offset, size)
+        except _core.FormatError as error:
+            place = self._place(row, member)
+            raise ShardError(error.detail, **place, offset_bytes=error.offset_bytes) from error
+
+    def _read_meta(self, row: int) -> dict[str, Any]:
+        try:
+            meta = json.loads(self._read(row, META))
         except ValueError as error:
-            raise DecodeError(
-                f"not JSON: {error}",
-                **self._place(row, META),
-            ) from error
+            raise DecodeError(f"not JSON: {error}", **self._place(row, META)) from error
         assert isinstance(meta, dict)
         return meta
 

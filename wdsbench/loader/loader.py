@@ -1,91 +1,40 @@
 """``TraceLoader``: an iterator of batches over one split of a data set.
 
-With ``num_workers=0`` everything happens in the training process, the decode on C++ threads. With
-``num_workers=N`` torch's ``DataLoader`` runs the same pipeline in N processes, which are dealt
-disjoint pieces by WebDataset's splitters. Both give the same samples; the order is a function of
-(seed, epoch, rank, ranks, worker, workers).
+With ``num_workers=0`` everything happens in the training process: while the trainer works on batch
+n, C++ threads decode batch n + 1, and Python has prepared batch n + 2. With ``num_workers=N`` the
+same pipeline runs in N processes, which are dealt disjoint pieces by WebDataset's splitters and
+decode into shared slabs. Both give the same samples; the order is a function of (seed, epoch, rank,
+ranks, worker, workers).
 """
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
-import webdataset
-from torch.utils.data import DataLoader
 
-from wdsbench.errors import ShardError, WdsbenchError
-from wdsbench.loader.decode import BatchDecoder, BatchSlabs, DecodePlan
-from wdsbench.loader.select import (
-    Tokens,
-    as_integer,
-    check_layout,
-    is_single,
-    select_layers,
-    select_tokens,
-)
+from wdsbench import _core
+from wdsbench.errors import ShardError
+from wdsbench.loader.arguments import as_device, at_least, make_plan, widens_on_device
+from wdsbench.loader.decode import BatchDecoder, BatchPools, BatchTensors, PendingBatch
+from wdsbench.loader.move import move_batch
+from wdsbench.loader.plan import batch_bytes, is_sparse
+from wdsbench.loader.reading import Reading
+from wdsbench.loader.select import LAYOUTS, Tokens
+from wdsbench.loader.stats import LoaderStats, disk_bytes
+from wdsbench.loader.team import WorkerTeam
+from wdsbench.loader.worker import Filled
 from wdsbench.records import Batch, FieldSpec
+from wdsbench.ring import OrdinaryMemory, SlabCursor
+from wdsbench.ring.transfer import DeviceCopies
 from wdsbench.shards.open import open_index
-from wdsbench.stream import EpochShuffle, PieceList, SampleRows, this_consumer
-from wdsbench.stream.pieces import share_of
+from wdsbench.stream.files import open_shards
 
-FIELDS = ("hidden", "logprobs", "meta")
-FIELDS_PLANNED = ("sketch",)
-VERIFY = ("header", "hash")
-MAX_DEFAULT_THREADS = 8
-
-
-@dataclass
-class LoaderStats:
-    """What the last (or current) epoch did.
-
-    Attributes:
-        epoch: Which one.
-        samples: Samples handed out.
-        batches: Batches handed out.
-        bytes_read: Payload bytes of hidden states that this process read (worker processes count
-            none here).
-        loader_seconds: Time spent making batches, or waiting for workers to.
-        trainer_seconds: Time between handing a batch out and being asked for the next.
-    """
-
-    epoch: int = 0
-    samples: int = 0
-    batches: int = 0
-    bytes_read: int = 0
-    loader_seconds: float = 0.0
-    trainer_seconds: float = 0.0
-
-
-@dataclass(frozen=True)
-class _Failure:
-    """What a worker process sends instead of a batch."""
-
-    error: WdsbenchError
-
-
-class _DecodeStage:
-    """Last stage of the pipeline: lists of rows to batches."""
-
-    def __init__(self, decoder: BatchDecoder) -> None:
-        self.decoder = decoder
-
-    def __call__(self, lists: Iterable[list[int]]) -> Iterator[Batch | _Failure]:
-        for rows in lists:
-            try:
-                yield self.decoder(rows)
-            except WdsbenchError as error:
-                if torch.utils.data.get_worker_info() is None:
-                    raise
-                # torch would hand the error on as text; as an item it keeps its attributes.
-                yield _Failure(error)
-                return
+#: Batches that are being decoded or wait for it while the trainer has another.
+BATCHES_AHEAD = 2
 
 
 class TraceLoader:
@@ -109,6 +58,7 @@ class TraceLoader:
         num_workers: int = 0,
         threads: int | None = None,
         device: str | torch.device | None = None,
+        widen: str = "host",
         verify: str = "header",
     ) -> None:
         """Open a data set.
@@ -130,7 +80,10 @@ class TraceLoader:
             num_workers: Reading processes; 0: this process.
             threads: Decode threads of this process; None: its usable cores, at most 8. Workers
                 decode on one each.
-            device: Where batches arrive; None: host memory, pinned if CUDA is available.
+            device: Where batches arrive; None: host memory, pinned if CUDA is available. A CUDA
+                device gets them on a stream of its own, one batch ahead.
+            widen: Where float16 (or bfloat16) becomes float32: ``"host"``, while it is copied out
+                of the shard; ``"device"``, which halves the bytes that travel there.
             verify: ``"header"``: headers, sizes and counts; ``"hash"``: also XXH3 of members that
                 are read whole.
 
@@ -141,37 +94,34 @@ class TraceLoader:
         """
         self.index = open_index(path)
         self.split = split
-        self.batch_size = _at_least(batch_size, 1, "batch_size")
+        self.batch_size = at_least(batch_size, 1, "batch_size")
         self.drop_last = drop_last
         self.seed = seed
-        self.num_workers = _at_least(num_workers, 0, "num_workers")
-        self.device = None if device is None else _device(device)
+        self.num_workers = at_least(num_workers, 0, "num_workers")
+        self.device = None if device is None else as_device(device)
         self.stats = LoaderStats()
         self._epoch = 0
-        _check_words(fields, FIELDS, "fields")
-        _check_words([verify], VERIFY, "verify")
-        if verify == "hash" and not self.index.has_hashes:
-            raise ValueError(
-                "verify='hash': tar files without an index have no hashes; use 'header'"
-            )
-        if layout == "graph":
-            tokens = "all"
-        rows = self._rows()
-        ranges = select_tokens(self.index, rows, tokens)
-        check_layout(self.index, rows, layout, ranges, tokens)
-        self._plan = DecodePlan(
-            fields=tuple(fields),
-            layers=select_layers(layers, self.index.num_layers),
-            ranges=ranges,
+        shuffle = at_least(shuffle, 0, "shuffle")
+        if layout not in LAYOUTS:
+            raise ValueError(f"layout: {layout!r} is not one of {', '.join(LAYOUTS)}")
+        self._reading = Reading(self.index, split, self.batch_size, drop_last, shuffle, seed)
+        rows = self._reading.rows()
+        self._plan = make_plan(
+            self.index,
+            rows,
+            fields=fields,
+            layers=layers,
+            tokens=tokens,
             layout=layout,
-            squeeze=is_single(tokens) and layout == "stack",
-            threads=_default_threads() if threads is None else _at_least(threads, 1, "threads"),
-            verify_hash=verify == "hash",
+            threads=threads,
+            verify=verify,
+            raw=widens_on_device(widen, self.device, self.index),
         )
-        shuffle = _at_least(shuffle, 0, "shuffle")
-        self._pieces = PieceList(self.index, split, seed=seed, shuffle=shuffle > 0)
-        self._shuffle = EpochShuffle(shuffle, seed=seed) if shuffle else None
-        self._slabs = BatchSlabs()
+        self._batch_bytes = batch_bytes(self._plan, self.index, rows, self.batch_size)
+        self._access = "sparse" if is_sparse(self._plan, self.index, rows) else "map"
+        self._pools = BatchPools(*self._batch_bytes)
+        self._files = open_shards(self.index, access=self._access)
+        self._team: WorkerTeam | None = None
 
     @property
     def fields(self) -> dict[str, FieldSpec]:
@@ -187,98 +137,144 @@ class TraceLoader:
         """Let the next iteration be epoch ``epoch``; without a call, every iteration is the next
         one.
         """
-        self._epoch = _at_least(epoch, 0, "epoch")
+        self._epoch = at_least(epoch, 0, "epoch")
+
+    def close(self) -> None:
+        """End the worker processes; the next iteration starts new ones."""
+        team, self._team = self._team, None
+        if team is not None:
+            team.close()
 
     def __len__(self) -> int:
         """Return the exact number of batches of an epoch on this rank."""
-        return sum(self._batches_of(share) for share in self._shares())
+        shares = self._reading.shares(max(self.num_workers, 1))
+        return sum(self._reading.batches_of(share) for share in shares)
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the batches of one epoch.
 
         Raises:
             ShardError: A shard cannot be read, or samples went missing. DecodeError: a member is
-                damaged.
+                damaged. WdsbenchError: a worker process died, or has no memory.
         """
         epoch, self._epoch = self._epoch, self._epoch + 1
-        stats = self.stats = LoaderStats(epoch=epoch)
-        decoder = BatchDecoder(self.index, self._worker_plan(), self._slabs)
-        source = self._batches(epoch, decoder)
+        workers = self.num_workers
+        stats = LoaderStats(epoch=epoch, decoders=workers or self._plan.threads)
+        self.stats = stats
+        batches = self._from_workers(stats) if workers else self._from_threads(stats)
+        if self.device is not None:
+            device = self.device
+            batches = DeviceCopies(device, lambda batch: move_batch(batch, device))(batches)
+        if not workers:
+            disk_before = disk_bytes()
+        start = asked = time.perf_counter()
         try:
-            while True:
-                start = time.perf_counter()
-                batch = next(source, None)
-                if batch is None:
-                    break
-                if isinstance(batch, _Failure):
-                    raise batch.error
-                if self.device is not None:
-                    batch = move_batch(batch, self.device)
+            while (batch := next(batches, None)) is not None:
                 handed = time.perf_counter()
-                stats.loader_seconds += handed - start
+                stats.trainer_waited_seconds += handed - asked
+                stats.seconds = handed - start
                 stats.samples += len(batch)
                 stats.batches += 1
-                stats.bytes_read = decoder.bytes_read
+                if not workers:
+                    stats.disk_bytes = disk_bytes() - disk_before
                 yield batch
-                stats.trainer_seconds += time.perf_counter() - handed
+                del batch
+                asked = time.perf_counter()
         finally:
-            _stop_workers(source)
+            batches.close()
         self._check_count(stats)
 
-    def _batches(self, epoch: int, decoder: BatchDecoder) -> Iterator[Batch | _Failure]:
-        self._pieces.epoch = epoch
-        if self._shuffle is not None:
-            self._shuffle.epoch = epoch
-        pipeline = webdataset.DataPipeline(
-            self._pieces,
-            webdataset.split_by_node,
-            webdataset.split_by_worker,
-            SampleRows(self.index),
-            self._shuffle,
-            webdataset.batched(self.batch_size, collation_fn=None, partial=not self.drop_last),
-            _DecodeStage(decoder),
-        )
-        if self.num_workers:
-            return iter(DataLoader(pipeline, batch_size=None, num_workers=self.num_workers))
-        return iter(pipeline)
+    def _from_threads(self, stats: LoaderStats) -> Generator[Batch]:
+        """Yield batches that are decoded in this process."""
+        ahead = None if self._access == "sparse" else _core.ReadAhead(self._files)
+        decoder = BatchDecoder(self.index, self._plan, self._files)
+        under_way: deque[PendingBatch] = deque()
+        for rows in self._reading.row_lists(stats.epoch, ahead):
+            under_way.append(decoder.start(rows, self._pools.batch()))
+            if len(under_way) == BATCHES_AHEAD:
+                yield self._finished(decoder, under_way.popleft(), stats)
+        while under_way:
+            yield self._finished(decoder, under_way.popleft(), stats)
 
-    def _worker_plan(self) -> DecodePlan:
-        """Return the plan; in worker processes each decodes on its own thread and no more."""
-        return replace(self._plan, threads=1) if self.num_workers else self._plan
+    def _finished(self, decoder: BatchDecoder, pending: PendingBatch, stats: LoaderStats) -> Batch:
+        asked = time.perf_counter()
+        tensors = decoder.tensors(pending)
+        batch = decoder.assemble(pending.rows, tensors)
+        if pending.run is not None:
+            stats.decode_seconds += pending.run.busy_seconds
+            stats.loader_waited_seconds += max(0.0, asked - pending.run.done_at)
+        stats.bytes_read = decoder.bytes_read
+        stats.copied_batches = self._pools.ordinary
+        return batch
 
-    def _rows(self) -> np.ndarray[Any, np.dtype[np.int64]]:
-        first = self.index.first_rows
-        ranges = [
-            np.arange(first[shard], first[shard + 1]) for shard in self.index.shards_of(self.split)
-        ]
-        return np.concatenate([np.empty(0, np.int64), *ranges])
-
-    def _shares(self) -> list[int]:
-        """Return the samples of each reader of this rank."""
-        here = this_consumer()
-        workers = max(self.num_workers, 1)
-        shards = self.index.shards_of(self.split)
-        total = sum(self.index.file.shardlist[shard].nsamples for shard in shards)
-        return [
-            len(
-                share_of(
-                    total,
-                    replace(here, worker=worker, workers=workers).number,
-                    here.ranks * workers,
-                )
+    def _from_workers(self, stats: LoaderStats) -> Generator[Batch]:
+        """Yield batches that worker processes decode, in turn."""
+        # A second iterator beside a living one has workers of its own.
+        team, self._team = self._team, None
+        if team is None:
+            team = WorkerTeam(
+                self.num_workers, self._reading, self._plan, self._access, sum(self._batch_bytes)
             )
-            for worker in range(workers)
-        ]
+        decoder = BatchDecoder(self.index, self._plan, self._files)
+        on_disk: dict[int, int] = {}
+        try:
+            for worker, filled in team.run(stats.epoch):
+                asked = time.perf_counter()
+                batch = self._received(team, worker, filled, decoder, stats)
+                stats.decode_seconds += filled.decode_seconds
+                stats.loader_waited_seconds += max(0.0, asked - filled.done_at)
+                stats.bytes_read += filled.bytes_read
+                on_disk[worker] = filled.disk_bytes
+                stats.disk_bytes = sum(on_disk.values())
+                yield batch
+                del batch
+        except GeneratorExit:
+            self._keep(team)
+            raise
+        except BaseException:
+            team.close()
+            raise
+        self._keep(team)
 
-    def _batches_of(self, samples: int) -> int:
-        return samples // self.batch_size if self.drop_last else -(-samples // self.batch_size)
+    def _keep(self, team: WorkerTeam) -> None:
+        """Keep a team for the next epoch; one is enough."""
+        if self._team is None:
+            self._team = team
+        else:
+            team.close()
+
+    def _received(
+        self,
+        team: WorkerTeam,
+        worker: int,
+        filled: Filled,
+        decoder: BatchDecoder,
+        stats: LoaderStats,
+    ) -> Batch:
+        """Return the batch of a slab: where it lies, or copied out where the worker needs it."""
+        rows = filled.rows
+        if filled.slab is None:
+            stats.copied_batches += 1
+            pending = decoder.start(rows.tolist(), OrdinaryMemory())
+            return decoder.assemble(rows, decoder.tensors(pending))
+        lease = team.lease(worker, filled.slab)
+        cursor = SlabCursor(team.memory(worker, filled.slab), lease)
+        tensors = decoder.placed(rows, filled.edge_counts, cursor)
+        if lease is None:
+            stats.copied_batches += 1
+            _copy_out(tensors)
+            team.give_back(worker, filled.slab)
+        else:
+            lease.seal()
+        tensors.metas = filled.metas
+        if filled.scales is not None:
+            tensors.scales = torch.from_numpy(filled.scales)
+        return decoder.assemble(rows, tensors)
 
     def _check_count(self, stats: LoaderStats) -> None:
         """Prove that an epoch that ended has lost nothing."""
-        expected = sum(
-            self._batches_of(share) * self.batch_size if self.drop_last else share
-            for share in self._shares()
-        )
+        shares = self._reading.shares(max(self.num_workers, 1))
+        expected = sum(self._reading.samples_of(share) for share in shares)
         if stats.samples != expected:
             raise ShardError(
                 f"epoch {stats.epoch} gave {stats.samples} samples, the index says {expected}",
@@ -286,55 +282,9 @@ class TraceLoader:
             )
 
 
-def _stop_workers(source: Iterator[Batch | _Failure]) -> None:
-    """End worker processes now, also after an error or an early break.
-
-    torch has no public call for it and waits for the garbage collector, which finds the iterator of
-    a failed epoch late (its traceback holds it) and then waits five seconds for each worker.
-    """
-    stop = getattr(source, "_shutdown_workers", None)
-    if stop is not None:
-        stop()
-
-
-def move_batch(batch: Batch, device: torch.device) -> Batch:
-    """Return the batch with every tensor (and graph) on ``device``; copies from pinned memory do
-    not wait.
-    """
-    moved: dict[str, Any] = {}
-    for item in fields(batch):
-        value = getattr(batch, item.name)
-        if hasattr(value, "to"):
-            moved[item.name] = value.to(device, non_blocking=True)
-    return replace(batch, **moved)
-
-
-def _default_threads() -> int:
-    usable = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
-    return min(usable, MAX_DEFAULT_THREADS)
-
-
-def _device(name: str | torch.device) -> torch.device:
-    try:
-        return torch.device(name)
-    except RuntimeError:
-        raise ValueError(f"device: {name!r} is not one torch knows, as cpu, cuda, cuda:1") from None
-
-
-def _at_least(value: int, least: int, name: str) -> int:
-    number = as_integer(value)
-    if number is None or number < least:
-        raise ValueError(f"{name}: {value!r} is not an integer of at least {least}")
-    return number
-
-
-def _check_words(words: Sequence[str], allowed: tuple[str, ...], name: str) -> None:
-    if isinstance(words, str):
-        raise TypeError(f"{name}: pass a tuple of names, ({words!r},)")
-    for word in words:
-        if word in FIELDS_PLANNED:
-            raise ValueError(f"{name}: {word!r} is not stored by this version")
-        if word not in allowed:
-            raise ValueError(f"{name}: {word!r} is not one of {', '.join(allowed)}")
+def _copy_out(tensors: BatchTensors) -> None:
+    """Move what lies in a slab into ordinary memory."""
+    for name in ("hidden", "edge_index", "edge_attr"):
+        value = getattr(tensors, name)
+        if value is not None:
+            setattr(tensors, name, value.clone())

@@ -119,11 +119,8 @@ def check_layout(
     """Check that all of ``rows`` fit the layout.
 
     Raises:
-        ValueError: An unknown layout.
         DecodeError: Unequal lengths under ``stack``; no edges under ``graph``.
     """
-    if layout not in LAYOUTS:
-        raise ValueError(f"layout: {layout!r} is not one of {', '.join(LAYOUTS)}")
     if layout == "stack":
         counts = ranges.count[rows]
         if counts.size and counts.min() != counts.max():

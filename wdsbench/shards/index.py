@@ -251,7 +251,7 @@ class DatasetIndex:
         member.
         """
         column = self.columns.get(f"{member}.{part}")
-        return np.zeros(len(self), np.uint64) if column is None else column
+        return np.broadcast_to(np.uint64(0), len(self)) if column is None else column
 
     @cached_property
     def first_rows(self) -> NDArray[np.int64]:

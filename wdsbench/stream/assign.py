@@ -37,6 +37,25 @@ class Consumer:
         return self.ranks * self.workers
 
 
+#: Set in the reading processes that wdsbench starts itself.
+_appointed: Consumer | None = None
+
+
+def appoint(consumer: Consumer) -> None:
+    """Make this process, which does nothing but read, the reader ``consumer``.
+
+    WebDataset's splitters are told by their own variables.
+    """
+    global _appointed
+    _appointed = consumer
+    os.environ.update(
+        RANK=str(consumer.rank),
+        WORLD_SIZE=str(consumer.ranks),
+        WORKER=str(consumer.worker),
+        NUM_WORKERS=str(consumer.workers),
+    )
+
+
 def this_consumer() -> Consumer:
     """Return the place of this process.
 
@@ -45,6 +64,8 @@ def this_consumer() -> Consumer:
             with ``WORLD_SIZE`` and ``WORKER`` with ``NUM_WORKERS`` before torch's own numbers;
             stray ones would leave out samples without a word.
     """
+    if _appointed is not None:
+        return _appointed
     stray = [name for name in ("WORKER", "NUM_WORKERS") if name in os.environ]
     if stray:
         raise ValueError(

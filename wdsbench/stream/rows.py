@@ -1,22 +1,66 @@
-"""Pieces to samples: the member stage, which reads nothing."""
+"""Pieces to samples: the member stage, which reads nothing, and what it says to the disk."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+import numpy as np
+
+from wdsbench import _core
 from wdsbench.shards.index import DatasetIndex
+from wdsbench.shards.members import HIDDEN
 from wdsbench.stream.pieces import Piece
+
+#: Bytes of a shard that are asked for at a time: enough for any disk to be at its full rate.
+AHEAD_STEP_BYTES = 4 << 20
+
+#: How far ahead of the sample that is handed on.
+AHEAD_BYTES = 16 << 20
 
 
 class SampleRows:
     """Yields the index row of every sample of the pieces it is given."""
 
-    def __init__(self, index: DatasetIndex) -> None:
+    def __init__(self, index: DatasetIndex, ahead: _core.ReadAhead | None = None) -> None:
+        """Prepare a stage; with ``ahead`` the shards are read ahead in the order of the rows.
+
+        A shuffle buffer behind this stage takes in a row long before it hands it on, so what it
+        holds is on its way into the page cache.
+        """
         self._index = index
+        self._ahead = ahead
 
     def __call__(self, pieces: Iterable[Piece]) -> Iterator[int]:
         """Yield rows in the order of the shard."""
         first_rows = self._index.first_rows
         for piece in pieces:
             start = int(first_rows[piece.shard]) + piece.first
-            yield from range(start, start + piece.count)
+            stop = start + piece.count
+            if self._ahead is None or not piece.count:
+                yield from range(start, stop)
+                continue
+            for first, last in self._steps(self._ahead, piece.shard, start, stop):
+                yield from range(first, last)
+
+    def __reduce__(self) -> tuple[type[SampleRows], tuple[DatasetIndex]]:
+        """Travel to another process without the reading ahead, which belongs to one."""
+        return SampleRows, (self._index,)
+
+    def _steps(
+        self, ahead: _core.ReadAhead, shard: int, start: int, stop: int
+    ) -> Iterator[tuple[int, int]]:
+        """Yield row ranges; before each, its bytes and those AHEAD_BYTES further are asked for."""
+        offsets = self._index.member(HIDDEN, "offset")[start:stop].astype(np.int64)
+        ends = offsets + self._index.member(HIDDEN, "size")[start:stop].astype(np.int64)
+        asked = int(offsets[0])
+        row = start
+        while row < stop:
+            here = int(offsets[row - start])
+            wanted = min(here + AHEAD_STEP_BYTES + AHEAD_BYTES, int(ends[-1]))
+            if wanted > asked:
+                ahead.request(shard, asked, wanted - asked)
+                asked = wanted
+            after = int(np.searchsorted(offsets, here + AHEAD_STEP_BYTES))
+            next_row = start + max(after, row - start + 1)
+            yield row, min(next_row, stop)
+            row = next_row

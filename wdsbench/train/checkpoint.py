@@ -20,7 +20,7 @@ import xxhash
 
 from wdsbench.detect.registry import DetectorShape, Kind, detector_spec
 from wdsbench.errors import DetectorError
-from wdsbench.train.files import remove_if_empty, write_json, write_whole
+from wdsbench.files import remove_if_empty, write_json, write_whole
 from wdsbench.train.fitted import FittedDetector
 
 CARD_NAME = "detector.json"

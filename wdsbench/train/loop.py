@@ -45,6 +45,7 @@ class EpochRecord:
         seconds: Of the training pass, data included, validation not.
         samples_per_second: Of the same pass.
         best: Whether no earlier epoch had a better validation AUROC.
+        data: What the loader says its time was spent on; empty where it says nothing.
     """
 
     epoch: int
@@ -53,6 +54,7 @@ class EpochRecord:
     seconds: float
     samples_per_second: float
     best: bool
+    data: str = ""
 
 
 @dataclass(frozen=True)
@@ -154,9 +156,9 @@ def _fit(
         if better:
             best_auroc, best_epoch = val_auroc, epoch
             best_weights = copy.deepcopy(detector.state_dict())
-        record = EpochRecord(
-            epoch, loss, val_auroc, seconds, (labelled + unlabelled) / max(seconds, 1e-9), better
-        )
+        rate = (labelled + unlabelled) / max(seconds, 1e-9)
+        data = getattr(getattr(train_batches, "stats", None), "verdict", "")
+        record = EpochRecord(epoch, loss, val_auroc, seconds, rate, better, data)
         records.append(record)
         if on_epoch is not None:
             on_epoch(record)

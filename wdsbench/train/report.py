@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from wdsbench.train.files import write_whole
+from wdsbench.files import write_whole
 from wdsbench.train.results import DetectorResult, Difference, Results
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from wdsbench.errors import DetectorError
-from wdsbench.train.files import write_json
+from wdsbench.files import write_json
 
 RESULTS_NAME = "results.json"
 

@@ -34,13 +34,13 @@ from wdsbench.detect.registry import (
 )
 from wdsbench.detect.scale import RunningMoments, Standardise
 from wdsbench.errors import DetectorError
+from wdsbench.files import remove_if_empty, write_whole
 from wdsbench.progress import Progress, no_progress
 from wdsbench.records import SPLITS
 from wdsbench.train import metrics
 from wdsbench.train.bootstrap import auroc_interval, paired_difference
 from wdsbench.train.checkpoint import remove_detector, save_detector
 from wdsbench.train.config import TrainConfig
-from wdsbench.train.files import remove_if_empty, write_whole
 from wdsbench.train.fitted import FittedDetector
 from wdsbench.train.loop import EpochRecord, FitResult, fit, record_json, seeded
 from wdsbench.train.report import write_markdown

@@ -1,0 +1,45 @@
+#pragma once
+
+#include "files/shard_files.hpp"
+
+#include <condition_variable>
+#include <deque>
+#include <thread>
+
+namespace wdsbench::files {
+
+/// Asks the system for bytes that will be wanted soon, on a thread of its own, in the order of the
+/// requests. What lies in the page cache already costs a probe or two. A hint and nothing more: a
+/// shard that cannot be opened is left to whoever reads it.
+class ReadAhead {
+public:
+  explicit ReadAhead(std::shared_ptr<ShardFiles> files) : files_(std::move(files)) {}
+  ~ReadAhead();
+  ReadAhead(const ReadAhead &) = delete;
+  ReadAhead &operator=(const ReadAhead &) = delete;
+
+  /// Queues bytes [offset, offset + size) of a shard. The thread starts with the first request.
+  void request(std::size_t shard, std::uint64_t offset, std::uint64_t size);
+
+  /// Forgets what has not been asked for yet.
+  void clear();
+
+private:
+  struct Range {
+    std::size_t shard;
+    std::uint64_t offset;
+    std::uint64_t size;
+  };
+
+  void serve();
+
+  std::shared_ptr<ShardFiles> files_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<Range> queue_;
+  std::thread thread_;
+  std::uint64_t generation_ = 0;
+  bool stop_ = false;
+};
+
+} // namespace wdsbench::files

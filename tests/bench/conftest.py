@@ -1,0 +1,45 @@
+"""Data of the benchmarks at a size for tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from wdsbench.bench.data import Shape, make_pt, make_raw, make_shards
+from wdsbench.bench.part import Settings
+from wdsbench.bench.traces import TraceShape, make_raw_traces, make_trace_shards
+
+
+@pytest.fixture(scope="session")
+def shape() -> Shape:
+    return Shape("tiny", 40, 2, 16, 8)
+
+
+@pytest.fixture(scope="session")
+def trace_shape() -> TraceShape:
+    return TraceShape("ragged", 10, 2, 16, 3, 9, 4)
+
+
+@pytest.fixture(scope="session")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    return Settings(data=tmp_path_factory.mktemp("bench"), repeats=1, least_seconds=0.0)
+
+
+@pytest.fixture(scope="session")
+def data(shape: Shape, settings: Settings) -> Path:
+    """Return the folder of the equal samples, all three forms of them."""
+    folder = settings.data / shape.folder_name
+    make_shards(shape, folder)
+    make_raw(shape, folder)
+    make_pt(shape, folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def trace_data(trace_shape: TraceShape, settings: Settings) -> Path:
+    """Return the folder of the traces, both forms of them."""
+    folder = settings.data / trace_shape.folder_name
+    make_trace_shards(trace_shape, folder)
+    make_raw_traces(trace_shape, folder)
+    return folder

@@ -1,0 +1,54 @@
+"""``wdsbench bench`` from the outside."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from wdsbench.cli.main import main
+
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+def run(*words: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", "stream", *words])
+    code = ended.value.code
+    return code if isinstance(code, int) else int(code is not None)
+
+
+def test_the_last_line_is_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = ["--data", str(tmp_path / "d"), "--out", str(tmp_path / "o.json")]
+    size = ["--cases", "cold,S", "--scale", "0.004", "--repeats", "1"]
+    assert run(*files, *size, "--plot", str(tmp_path / "o.svg")) == 0
+    printed = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert printed == json.loads((tmp_path / "o.json").read_text())
+    names = [case["name"] for case in printed["cases"]]
+    first = ("memcpy", "kernel", "kernel-pread", "ours-t1", "ours-t2", "ours-w2", "expert")
+    assert names[:7] == [f"S/{name}" for name in first]
+    assert printed["scenario"] == "stream"
+    assert printed["settings"]["scale"] == 0.004
+    assert printed["parts"]["S"]["facts"]["samples"] == 256
+    assert printed["ratios"]["S/ours_over_memcpy"] > 0
+    assert printed["ratios"]["cold-S/ours_over_dd"] > 0
+    assert printed["machine"]["half_kernel"]
+    assert "commit" in printed["machine"]
+    assert (tmp_path / "o.svg").read_text().startswith("<?xml")
+
+
+@pytest.mark.parametrize(
+    ("words", "wrong"),
+    [
+        (("--cases", "A,Z"), "--cases 'A,Z': not a list of A, S"),
+        (("--scale", "2"), "--scale 2.0 must be in (0, 1]"),
+        (("--repeats", "0"), "--repeats 0 at least 1"),
+        (("--plot", "stream.jpeg"), "stream.jpeg: the suffix is not one of .png, .svg"),
+    ],
+)
+def test_wrong_options_are_said_before_anything_is_made(
+    words: tuple[str, ...], wrong: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*words) == 1
+    assert wrong in capsys.readouterr().err

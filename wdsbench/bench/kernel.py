@@ -1,0 +1,51 @@
+"""The C++ decode alone, from page cache to one buffer: the most that the iterator can reach."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from wdsbench import _core
+from wdsbench.bench.data import Shape
+from wdsbench.bench.part import THREADS
+from wdsbench.bench.timing import Work
+from wdsbench.shards.index import DatasetIndex
+from wdsbench.shards.members import HIDDEN
+from wdsbench.stream.files import open_shards
+
+
+class Kernel:
+    """The decode alone: jobs made beforehand, one buffer, in the order of the shards."""
+
+    def __init__(self, shape: Shape, shards: Path, access: str = "map") -> None:
+        index = DatasetIndex.open(shards)
+        self._files = open_shards(index, access=access)
+        self._shape = shape
+        elements = shape.layers * shape.features
+        jobs = np.zeros((len(index), 10), np.int64)
+        jobs[:, 0] = index.columns["shard"]
+        jobs[:, 1], jobs[:, 2] = index.member(HIDDEN, "offset"), index.member(HIDDEN, "size")
+        jobs[:, 5] = jobs[:, 7] = 1
+        jobs[:, 8] = np.arange(len(index)) % shape.batch_size * elements
+        jobs[:, 9] = shape.features
+        self._jobs = jobs
+        self._layers = np.arange(shape.layers, dtype=np.int64)
+        self._out = np.zeros(shape.batch_size * elements, np.float32)
+
+    def __call__(self) -> Work:
+        """Decode every sample once."""
+        shape, jobs = self._shape, self._jobs
+        for first in range(0, len(jobs), shape.batch_size):
+            _core.decode_rows(
+                self._files,
+                jobs[first : first + shape.batch_size],
+                self._layers,
+                layers_stored=shape.layers,
+                features=shape.features,
+                token_padded=0,
+                bf16=False,
+                out=self._out,
+                threads=THREADS,
+            )
+        return Work(len(jobs), len(jobs) * shape.layers * shape.features * 4)

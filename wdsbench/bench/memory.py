@@ -1,0 +1,105 @@
+"""How much memory does a shuffle buffer of 1,000 traces of 13 MB add?
+
+The difference between two fresh processes that iterate over the same data set with shuffle 1 and
+with shuffle 1,000: the most that `footprint_mb` saw after any batch, workers included. Payloads are
+holes (`bench/holes.py`); every buffer is full before the first batch leaves it, so a share of the
+epoch is enough. ``python -m wdsbench.bench.memory SHARDS SHUFFLE
+WORKERS BATCH_SIZE`` is one such process.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+from wdsbench import TraceLoader
+from wdsbench.bench.footprint import footprint_mb
+from wdsbench.bench.holes import make_holes
+from wdsbench.bench.part import SHUFFLE, THREADS, WORKERS, Part, Settings, value_of
+from wdsbench.bench.timing import CaseResult, spread, take_turns
+from wdsbench.bench.traces import TraceShape
+from wdsbench.errors import WdsbenchError
+
+#: 1,024 traces of 13 MB for each of two workers, so that each fills a buffer of its own.
+HOLES = TraceShape("holes", WORKERS * 1_024, 32, 4_096, 50, 50, 4)
+
+#: Batches that a process takes.
+BATCHES = 32
+
+#: Processes of each kind: memory hardly varies from run to run.
+MOST_REPEATS = 3
+
+
+def memory_part(settings: Settings, shape: TraceShape = HOLES) -> Part:
+    """Return what each process held, and what the shuffle buffer added."""
+    shuffle = max(2, int(SHUFFLE * settings.scale))
+    shape = shape.scaled(settings.scale)
+    shards = make_holes(shape, settings.data / shape.folder_name, settings.progress)
+    cases = {
+        f"w{workers}-shuffle-{size}": _process(shards, size, workers, shape.batch_size)
+        for workers in (0, WORKERS)
+        for size in (1, shuffle)
+    }
+    repeats = min(settings.repeats, MOST_REPEATS)
+    found = take_turns(cases, repeats, progress=settings.progress)
+    results = [
+        CaseResult(name, spread(values), repeats, memory_mb=statistics.median(values))
+        for name, values in found.items()
+    ]
+
+    def added(workers: int) -> float:
+        with_buffer = value_of(results, f"w{workers}-shuffle-{shuffle}", "memory_mb")
+        return with_buffer - value_of(results, f"w{workers}-shuffle-1", "memory_mb")
+
+    trace_mb = shape.layers * shape.longest * shape.features * 2 / 1e6
+    return Part(
+        name="memory",
+        title=f"memory: {shape.samples:,} traces of {trace_mb:.1f} MB, batch {shape.batch_size};"
+        f" a buffer of {shuffle:,} would hold {shuffle * trace_mb:,.0f} MB of bytes",
+        results=results,
+        ratios={"shuffle_mb": added(0), "shuffle_w2_mb": added(WORKERS)},
+        measure="memory_mb",
+        unit="MB, anonymous and shared",
+        facts={**asdict(shape), "shuffle": shuffle, "trace_mb": trace_mb, "threads": THREADS},
+    )
+
+
+def peak_mb(shards: Path, shuffle: int, workers: int, batch_size: int) -> float:
+    """Return the most memory that this process and its workers held after any batch."""
+    loader = TraceLoader(
+        shards,
+        tokens="all",
+        layout="pad",
+        batch_size=batch_size,
+        shuffle=shuffle,
+        threads=THREADS,
+        num_workers=workers,
+    )
+    most = 0.0
+    for number, _ in enumerate(loader, 1):
+        most = max(most, footprint_mb())
+        if number == BATCHES:
+            break
+    return most
+
+
+def _process(shards: Path, shuffle: int, workers: int, batch_size: int) -> Callable[[], float]:
+    arguments = [str(shards), str(shuffle), str(workers), str(batch_size)]
+
+    def run() -> float:
+        words = [sys.executable, "-m", __spec__.name, *arguments]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        if done.returncode:
+            lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+            raise WdsbenchError(f"{' '.join(words[1:])}: {lines[-1]}")
+        return float(done.stdout.splitlines()[-1])
+
+    return run
+
+
+if __name__ == "__main__":
+    print(peak_mb(Path(sys.argv[1]), *(int(word) for word in sys.argv[2:5])))

@@ -1,0 +1,39 @@
+"""The parts of ``wdsbench bench stream`` by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from wdsbench.bench.cold import cold_part
+from wdsbench.bench.data import SHAPES
+from wdsbench.bench.memory import memory_part
+from wdsbench.bench.opening import opening_part
+from wdsbench.bench.padded import last_part, padded_part
+from wdsbench.bench.part import Part, Settings
+from wdsbench.bench.stream import stream_part
+
+#: Word of ``--cases`` -> what it measures, in this order.
+PARTS: dict[str, list[Callable[[Settings], Part]]] = {
+    "A": [partial(stream_part, SHAPES["A"])],
+    "S": [partial(stream_part, SHAPES["S"])],
+    "B": [padded_part],
+    "B-last": [last_part],
+    "open": [opening_part],
+    "cold": [partial(cold_part, SHAPES["A"]), partial(cold_part, SHAPES["S"])],
+    "memory": [memory_part],
+}
+ALL = "all"
+
+
+def named(words: list[str]) -> list[Callable[[Settings], Part]]:
+    """Return what ``words`` ask for, in the order of `PARTS`.
+
+    Raises:
+        ValueError: A word is no part, or there is none.
+    """
+    unknown = [word for word in words if word not in PARTS and word != ALL]
+    if unknown or not words:
+        raise ValueError(f"--cases {','.join(words)!r}: not a list of {', '.join(PARTS)}, {ALL}")
+    wanted = [name for name in PARTS if ALL in words or name in words]
+    return [measure for name in wanted for measure in PARTS[name]]

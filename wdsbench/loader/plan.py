@@ -1,0 +1,138 @@
+"""What every batch of a loader has in common, and where its samples lie in the batch's tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wdsbench.loader.select import TokenRanges
+from wdsbench.shards.index import DatasetIndex
+from wdsbench.shards.members import EDGES_WEIGHT, HIDDEN
+
+#: Bytes of an edge in a batch: two int64 indices and a float32 weight.
+EDGE_BYTES = 2 * 8 + 4
+
+
+@dataclass(frozen=True)
+class DecodePlan:
+    """What every batch of a loader has in common.
+
+    Attributes:
+        fields: Names asked for.
+        layers: Wanted layers, int64.
+        ranges: Wanted tokens of every row.
+        layout: stack, pad, jagged, graph, or separate (samples one after the other, each as it is).
+        squeeze: One token was asked for: its axis is left out.
+        threads: Decode threads.
+        verify_hash: Check XXH3 of members that are read whole.
+        raw: Hidden states stay in the 16 bits they are stored in; the device widens them.
+    """
+
+    fields: tuple[str, ...]
+    layers: NDArray[np.int64]
+    ranges: TokenRanges
+    layout: str
+    squeeze: bool
+    threads: int
+    verify_hash: bool
+    raw: bool = False
+
+    @property
+    def has_states(self) -> bool:
+        """Whether batches hold hidden states at all."""
+        return self.layout == "graph" or "hidden" in self.fields
+
+
+@dataclass(frozen=True)
+class RowsLayout:
+    """Where the hidden states of a batch's samples lie.
+
+    Attributes:
+        shape: Of the tensor.
+        targets: int64 ``[B]``: element where each sample starts.
+        strides: int64 ``[B]``: elements from one of its layers to the next.
+        padded: Tokens of every layer, zeros behind a sample's own; 0: no padding.
+        lengths: int64 ``[B]``: wanted tokens of each sample.
+        offsets: int64 ``[B + 1]``: where its tokens start (jagged), or its nodes (graph).
+    """
+
+    shape: tuple[int, ...]
+    targets: NDArray[np.int64]
+    strides: NDArray[np.int64]
+    padded: int
+    lengths: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+
+
+def rows_layout(plan: DecodePlan, features: int, rows: NDArray[np.int64]) -> RowsLayout:
+    """Return the layout of the batch of these rows; the same in every process."""
+    layers = plan.layers.size
+    lengths = plan.ranges.count[rows]
+    if plan.layout == "graph":
+        nodes = _starts(lengths * layers)
+        targets, strides = nodes[:-1] * features, lengths * features
+        return RowsLayout((int(nodes[-1]), features), targets, strides, 0, lengths, nodes)
+    starts = _starts(lengths)
+    total = int(starts[-1])
+    if plan.layout == "separate":
+        sizes = lengths * (layers * features)
+        strides = lengths * features
+        return RowsLayout((int(sizes.sum()),), _starts(sizes)[:-1], strides, 0, lengths, starts)
+    if plan.layout == "jagged":
+        strides = np.full(rows.size, total * features)
+        shape: tuple[int, ...] = (layers, total, features)
+        return RowsLayout(shape, starts[:-1] * features, strides, 0, lengths, starts)
+    padded = int(lengths.max())
+    stride = padded * features
+    shape = (rows.size, layers, padded, features)
+    if plan.squeeze:
+        shape = (rows.size, layers, features)
+    targets = np.arange(rows.size) * (layers * stride)
+    return RowsLayout(shape, targets, np.full(rows.size, stride), padded, lengths, starts)
+
+
+def batch_bytes(
+    plan: DecodePlan, index: DatasetIndex, rows: NDArray[np.int64], batch_size: int
+) -> tuple[int, int]:
+    """Return the bytes that (hidden states, edges) of the largest possible batch of ``rows`` take
+    as they are decoded.
+    """
+    if not plan.has_states or not rows.size:
+        return 0, 0
+    size = min(batch_size, rows.size)
+    token_bytes = plan.layers.size * index.num_features * (2 if plan.raw else 4)
+    counts = plan.ranges.count[rows]
+    if plan.layout in ("stack", "pad"):
+        return size * int(counts.max()) * token_bytes, 0
+    states = _sum_of_largest(counts, size) * token_bytes
+    if plan.layout != "graph":
+        return states, 0
+    stored = index.member(EDGES_WEIGHT, "size")[rows].astype(np.int64) // 2
+    return states, _sum_of_largest(stored, size) * EDGE_BYTES
+
+
+def is_sparse(plan: DecodePlan, index: DatasetIndex, rows: NDArray[np.int64]) -> bool:
+    """Return whether less than half of the hidden states' bytes are wanted."""
+    if not rows.size:
+        return False
+    stored = int(index.member(HIDDEN, "size")[rows].sum())
+    tokens = int(plan.ranges.count[rows].sum())
+    return 2 * tokens * plan.layers.size * index.num_features * element_bytes(index) < stored
+
+
+def element_bytes(index: DatasetIndex) -> int:
+    """Return the bytes of one stored element of the hidden states."""
+    dtype = index.fields["hidden"].dtype
+    return 2 if dtype == "bf16" else np.dtype(dtype).itemsize
+
+
+def _starts(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    starts = np.zeros(counts.size + 1, np.int64)
+    np.cumsum(counts, out=starts[1:])
+    return starts
+
+
+def _sum_of_largest(values: NDArray[np.int64], count: int) -> int:
+    return int(np.partition(values, values.size - count)[values.size - count :].sum())

@@ -1,0 +1,209 @@
+"""The training process's side of worker processes: started once, reading epoch after epoch.
+
+Every worker has slabs of its own. A slab is with the worker (free or being filled), on its way
+here, or leased to the consumer; it is given back to the worker when the consumer has dropped every
+view of it. Before a lease would leave the worker with no slab at all, the batch is copied into
+ordinary memory instead: a consumer may hold on to any number of batches, and nobody ever waits for
+a slab that does not come back.
+
+Batches come from the workers in turn, so the order does not depend on which is faster.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import weakref
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from wdsbench.errors import WdsbenchError
+from wdsbench.loader.plan import DecodePlan
+from wdsbench.loader.reading import Reading
+from wdsbench.loader.worker import Failed, Filled, Finished, WorkerTask, work
+from wdsbench.ring import Lease, SharedSlab
+from wdsbench.ring.transfer import is_done, pin, recorded_events
+from wdsbench.stream import this_consumer
+
+#: Slabs of each worker: one that it fills, one that waits here, one that the consumer holds.
+SLABS_EACH = 3
+
+#: Shared memory that all slabs of a team may take; larger batches are read in this process.
+SHARED_LIMIT_BYTES = 4 << 30
+
+#: How long a worker that was told to quit may take before it is killed.
+QUIT_SECONDS = 5.0
+
+GUARD = (
+    "worker processes started by spawn or forkserver import the main script again: put what it"
+    " does behind `if __name__ == '__main__':`"
+)
+
+
+@dataclass
+class _Member:
+    """One worker as the training process sees it."""
+
+    process: BaseProcess
+    connection: Connection
+    slabs: list[SharedSlab]
+    leased: int = 0
+
+
+class WorkerTeam:
+    """N worker processes and their slabs; serves one run (an epoch of one iterator) at a time."""
+
+    def __init__(
+        self, workers: int, reading: Reading, plan: DecodePlan, access: str, slab_bytes: int
+    ) -> None:
+        """Start the processes.
+
+        Raises:
+            WdsbenchError: Memory for the slabs is not there.
+            RuntimeError: This process is itself being started by ``spawn``: the main script has no
+                main guard.
+        """
+        if getattr(multiprocessing.current_process(), "_inheriting", False):
+            raise RuntimeError(GUARD)
+        context = multiprocessing.get_context()
+        here = this_consumer()
+        size = max(1, min(slab_bytes, SHARED_LIMIT_BYTES // (workers * SLABS_EACH)))
+        self._members: list[_Member] = []
+        self._returned: deque[tuple[int, int, list[torch.cuda.Event]]] = deque()
+        self._run = 0
+        self._pid = os.getpid()
+        self._finalizer = weakref.finalize(self, _stop, self._members, self._pid)
+        for worker in range(workers):
+            slabs = [SharedSlab(size) for _ in range(SLABS_EACH)]
+            consumer = replace(here, worker=worker, workers=workers)
+            task = WorkerTask(consumer, reading, replace(plan, threads=1), access, slabs)
+            self._members.append(self._start(context, task))
+        for member in self._members:
+            for slab in member.slabs:
+                slab.close()
+                pin(slab.memory)
+
+    def close(self) -> None:
+        """End the processes."""
+        self._finalizer()
+
+    def run(self, epoch: int) -> Iterator[tuple[int, Filled]]:
+        """Yield (worker, batch) of an epoch; every batch's slab must be leased or given back.
+
+        Raises:
+            WdsbenchError: What a worker met, or that it died.
+        """
+        self._run += 1
+        for member in self._members:
+            self._send(member, ("epoch", self._run, epoch))
+        reading = deque(range(len(self._members)))
+        while reading:
+            worker = reading.popleft()
+            message = self._receive(worker)
+            if isinstance(message, Filled):
+                reading.append(worker)
+                yield worker, message
+
+    def lease(self, worker: int, slab: int) -> Lease | None:
+        """Return a lease of a filled slab to the consumer; None where the worker needs it back."""
+        member = self._members[worker]
+        if member.leased + 1 >= len(member.slabs):
+            return None
+        member.leased += 1
+        returned = self._returned  # and not self: a batch that is kept keeps no processes
+        return Lease(lambda: returned.append((worker, slab, recorded_events())))
+
+    def memory(self, worker: int, slab: int) -> NDArray[np.uint8]:
+        """Return a slab's bytes."""
+        return self._members[worker].slabs[slab].memory
+
+    def give_back(self, worker: int, slab: int) -> None:
+        """Return a slab to its worker at once."""
+        self._send(self._members[worker], ("free", slab))
+
+    def _start(self, context: BaseContext, task: WorkerTask) -> _Member:
+        ours, theirs = context.Pipe()
+        forks = context.get_start_method() == "fork"
+        foreign = [ours, *(member.connection for member in self._members)] if forks else []
+        process = context.Process(  # type: ignore[attr-defined]
+            target=work,
+            args=(task, theirs, foreign),
+            daemon=True,
+            name=f"wdsbench-worker-{task.consumer.worker}",
+        )
+        process.start()
+        theirs.close()
+        return _Member(process, ours, task.slabs)
+
+    def _take_back(self) -> None:
+        """Return what the consumer has dropped to the workers."""
+        for _ in range(len(self._returned)):
+            worker, slab, events = self._returned.popleft()
+            if all(map(is_done, events)):
+                self._members[worker].leased -= 1
+                self.give_back(worker, slab)
+            else:
+                self._returned.append((worker, slab, events))
+
+    def _receive(self, worker: int) -> Filled | Finished:
+        """Return the worker's next message of this run."""
+        member = self._members[worker]
+        while True:
+            self._take_back()
+            if not member.connection.poll():
+                wait([member.connection, member.process.sentinel])
+            try:
+                if not member.connection.poll():
+                    raise EOFError
+                message = member.connection.recv()
+            except (EOFError, ConnectionResetError):
+                raise self._death(member) from None
+            if message.run != self._run:
+                if isinstance(message, Filled) and message.slab is not None:
+                    self.give_back(worker, message.slab)
+            elif isinstance(message, Failed):
+                raise message.error from WdsbenchError(message.text)
+            else:
+                assert isinstance(message, (Filled, Finished))
+                return message
+
+    def _send(self, member: _Member, order: tuple[Any, ...]) -> None:
+        try:
+            member.connection.send(order)
+        except (BrokenPipeError, ConnectionResetError):
+            raise self._death(member) from None
+
+    def _death(self, member: _Member) -> WdsbenchError:
+        member.process.join(QUIT_SECONDS)
+        code = member.process.exitcode
+        how = f"was killed by signal {-code}" if code is not None and code < 0 else f"exit {code}"
+        hint = "; out of memory is the usual cause" if code == -9 else ""
+        if multiprocessing.get_start_method() != "fork" and self._run <= 1 and code == 1:
+            hint = f"; {GUARD}"
+        return WdsbenchError(f"worker process {member.process.name} ended ({how}){hint}")
+
+
+def _stop(members: list[_Member], pid: int) -> None:
+    """End the processes: ask, wait, kill. A forked child leaves its parent's workers alone."""
+    if os.getpid() != pid:
+        return
+    for member in members:
+        with suppress(OSError):
+            member.connection.send(("quit",))
+        member.connection.close()
+    for member in members:
+        member.process.join(QUIT_SECONDS)
+        if member.process.exitcode is None:
+            member.process.kill()
+            member.process.join()
+    members.clear()

@@ -1,0 +1,210 @@
+"""A worker process: reads its share of each epoch into shared slabs and sends their numbers.
+
+The training process sends ``("epoch", run, epoch)``, which abandons what the worker is doing,
+``("free", slab)`` and ``("quit",)``. The worker sends :class:`Filled`, :class:`Finished` and
+:class:`Failed`, each with the run they belong to. It decodes as far ahead as it has free slabs.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import traceback
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wdsbench import _core
+from wdsbench.errors import WdsbenchError
+from wdsbench.loader.decode import BatchDecoder
+from wdsbench.loader.plan import DecodePlan
+from wdsbench.loader.reading import Reading
+from wdsbench.loader.stats import disk_bytes
+from wdsbench.ring import SharedSlab, SlabCursor, SlabFullError
+from wdsbench.stream.assign import Consumer, appoint
+from wdsbench.stream.files import open_shards
+
+#: How often a worker that waits looks whether its training process still lives.
+ORPHAN_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A batch stands in a slab.
+
+    Attributes:
+        run: The run it belongs to.
+        rows: int64 ``[B]``.
+        slab: Its number; None where the batch is larger than a slab: read it yourself.
+        edge_counts: int64 ``[B * layers]`` (layout graph).
+        metas: B ``meta.json`` dicts, where a field needs them.
+        scales: float32 ``[B, layers]`` yet to be applied, or None.
+        decode_seconds: Time of the worker's decode.
+        done_at: When it was done, on the clock of ``time.perf_counter``.
+        bytes_read: Payload bytes of hidden states.
+        disk_bytes: Fetched from disks since the worker began.
+    """
+
+    run: int
+    rows: NDArray[np.int64]
+    slab: int | None
+    edge_counts: NDArray[np.int64] | None = None
+    metas: list[dict[str, Any]] | None = None
+    scales: NDArray[np.float32] | None = None
+    decode_seconds: float = 0.0
+    done_at: float = 0.0
+    bytes_read: int = 0
+    disk_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The worker's share of a run is read."""
+
+    run: int
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The worker's share of a run ended with an error; ``text`` is its traceback."""
+
+    run: int
+    error: Exception
+    text: str
+
+
+@dataclass(frozen=True)
+class WorkerTask:
+    """What a worker process is given at its start.
+
+    Attributes:
+        consumer: Its place among all readers.
+        reading: Which samples.
+        plan: How they are decoded.
+        access: How shards are read.
+        slabs: Its own slabs.
+    """
+
+    consumer: Consumer
+    reading: Reading
+    plan: DecodePlan
+    access: str
+    slabs: list[SharedSlab]
+
+
+def work(task: WorkerTask, orders: Connection, foreign: list[Connection]) -> None:
+    """Serve until told to quit, or until the training process is gone.
+
+    ``foreign`` are the training process's ends of pipes that a fork has copied; kept open here they
+    would hide its death from other workers.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the training process's to handle
+    for connection in foreign:
+        connection.close()
+    appoint(task.consumer)
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        # These say that the training process is gone: there is nobody to tell.
+        _Worker(task, orders).serve()
+
+
+class _Worker:
+    def __init__(self, task: WorkerTask, orders: Connection) -> None:
+        index = task.reading.index
+        self._task = task
+        self._orders = orders
+        self._files = open_shards(index, access=task.access)
+        self._ahead = None if task.access == "sparse" else _core.ReadAhead(self._files)
+        self._decoder = BatchDecoder(index, task.plan, self._files)
+        self._free = deque(range(len(task.slabs)))
+        self._run = -1
+        self._lists: Iterator[list[int]] | None = None
+        self._parent = os.getppid()
+
+    def serve(self) -> None:
+        while True:
+            idle = self._lists is None or not self._free
+            if idle or self._orders.poll():
+                order = self._receive()
+                if order is None or order[0] == "quit":
+                    return
+                self._obey(order)
+            else:
+                self._read_one()
+
+    def _receive(self) -> tuple[Any, ...] | None:
+        """Return the next order; None where the training process is gone."""
+        while not self._orders.poll(ORPHAN_SECONDS):
+            if os.getppid() != self._parent:
+                return None
+        order = self._orders.recv()
+        assert isinstance(order, tuple)
+        return order
+
+    def _obey(self, order: tuple[Any, ...]) -> None:
+        if order[0] == "free":
+            self._free.append(order[1])
+            return
+        _, self._run, epoch = order
+        if self._ahead is not None:
+            self._ahead.clear()
+        self._lists = self._task.reading.row_lists(epoch, self._ahead)
+
+    def _read_one(self) -> None:
+        assert self._lists is not None
+        try:
+            row_list = next(self._lists, None)
+            if row_list is None:
+                self._lists = None
+                self._orders.send(Finished(self._run))
+            else:
+                self._fill(row_list)
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            raise
+        except Exception as error:
+            self._lists = None
+            self._orders.send(Failed(self._run, _portable(error), traceback.format_exc()))
+
+    def _fill(self, row_list: list[int]) -> None:
+        slab = self._free.popleft()
+        before = self._decoder.bytes_read
+        try:
+            cursor = SlabCursor(self._task.slabs[slab].memory)
+            pending = self._decoder.start(row_list, cursor)
+            tensors = self._decoder.tensors(pending)
+        except SlabFullError:
+            self._free.append(slab)
+            self._orders.send(Filled(self._run, np.array(row_list, np.int64), None))
+            return
+        except Exception:
+            self._free.append(slab)
+            raise
+        self._orders.send(
+            Filled(
+                self._run,
+                pending.rows,
+                slab,
+                tensors.edge_counts,
+                tensors.metas,
+                None if tensors.scales is None else tensors.scales.numpy(),
+                0.0 if pending.run is None else pending.run.busy_seconds,
+                0.0 if pending.run is None else pending.run.done_at,
+                self._decoder.bytes_read - before,
+                disk_bytes(),
+            )
+        )
+
+
+def _portable(error: Exception) -> Exception:
+    """Return the error as it is where it survives pickling, else its words."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return WdsbenchError(f"{type(error).__name__}: {error}")
+    return error

@@ -1,0 +1,144 @@
+"""To the GPU: pinned slabs, and batches copied on a stream of their own, one ahead of the trainer.
+
+A copy from pinned memory runs beside the host and beside kernels of other streams. While the
+trainer works on batch n, batch n + 1 is on its way; the trainer's stream waits for the copy on the
+device, not on the host. Memory of the host side is kept until its copy is done, memory of the
+device side until the trainer's stream is done with it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import torch
+from numpy.typing import NDArray
+
+T = TypeVar("T")
+
+
+def pin(memory: NDArray[Any]) -> None:
+    """Register memory with CUDA, so that copies from it are asynchronous; nothing without CUDA.
+
+    Raises:
+        RuntimeError: CUDA refuses (the limit of locked memory).
+    """
+    if not torch.cuda.is_available():
+        return
+    torch.cuda.init()  # type: ignore[no-untyped-call]
+    runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    address = memory.ctypes.data
+    code = int(runtime.cudaHostRegister(address, memory.nbytes, 0))
+    if code:
+        raise RuntimeError(f"cudaHostRegister of {memory.nbytes / 1e6:.0f} MB: error {code}")
+    weakref.finalize(memory, runtime.cudaHostUnregister, address).atexit = False
+
+
+def recorded_events() -> list[torch.cuda.Event]:
+    """Return an event on the current stream of every device, recorded now; none without CUDA.
+
+    Memory that the consumer drops at this moment may still be read by copies that it has queued;
+    they are done when these events are.
+    """
+    if not (torch.cuda.is_available() and torch.cuda.is_initialized()):  # type: ignore[no-untyped-call]
+        return []
+    return [
+        torch.cuda.current_stream(device).record_event()
+        for device in range(torch.cuda.device_count())
+    ]
+
+
+def is_done(event: torch.cuda.Event) -> bool:
+    """Return whether the device has come past ``event``."""
+    return bool(event.query())  # type: ignore[no-untyped-call]
+
+
+class DeviceCopies(Generic[T]):
+    """Moves items to a device, one ahead of whoever asks.
+
+    Attributes:
+        copy_seconds: Busy time of the copy stream for the items handed out so far.
+    """
+
+    def __init__(self, device: torch.device, move: Callable[[T], T]) -> None:
+        """Prepare copies by ``move``, which calls ``.to(device, non_blocking=True)`` on every
+        tensor.
+        """
+        self._device = device
+        self._move = move
+        self._stream: torch.cuda.Stream | None = None
+        if device.type == "cuda":
+            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._under_way: deque[_Copy[T]] = deque()
+        self.copy_seconds = 0.0
+
+    def __call__(self, items: Iterator[T]) -> Generator[T]:
+        """Yield every item on the device, usable on the current stream without waiting."""
+        if self._stream is None:
+            yield from map(self._move, items)
+            return
+        ahead: _Copy[T] | None = None
+        for item in items:
+            started = self._start(item, self._stream)
+            if ahead is not None:
+                yield self._hand_out(ahead)
+            ahead = started
+        if ahead is not None:
+            yield self._hand_out(ahead)
+        self._let_go(wait=True)
+
+    def _start(self, item: T, stream: torch.cuda.Stream) -> _Copy[T]:
+        before, after = (
+            torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            for _ in range(2)
+        )
+        with torch.cuda.stream(stream):
+            before.record()
+            moved = self._move(item)
+            after.record()
+        self._let_go(wait=False)
+        copy = _Copy(item, moved, before, after)
+        self._under_way.append(copy)
+        return copy
+
+    def _hand_out(self, copy: _Copy[T]) -> T:
+        current = torch.cuda.current_stream(self._device)
+        current.wait_event(copy.after)
+        moved = copy.moved
+        assert moved is not None
+        for tensor in tensors_of(moved):
+            tensor.record_stream(current)
+        copy.moved = None
+        return moved
+
+    def _let_go(self, *, wait: bool) -> None:
+        """Drop the host side of copies that are done."""
+        while self._under_way and (wait or is_done(self._under_way[0].after)):
+            copy = self._under_way.popleft()
+            copy.after.synchronize()
+            self.copy_seconds += copy.before.elapsed_time(copy.after) / 1e3
+
+
+@dataclass
+class _Copy(Generic[T]):
+    """A copy on its way, and the host side that it reads."""
+
+    item: T
+    moved: T | None
+    before: torch.cuda.Event
+    after: torch.cuda.Event
+
+
+def tensors_of(value: Any) -> Iterator[torch.Tensor]:
+    """Yield every CUDA tensor in a dataclass-like object, one level of mappings down."""
+    for item in vars(value).values():
+        if isinstance(item, torch.Tensor):
+            if item.is_cuda:
+                yield item
+        elif hasattr(item, "to_dict"):  # torch_geometric's Batch
+            for inner in item.to_dict().values():
+                if isinstance(inner, torch.Tensor) and inner.is_cuda:
+                    yield inner
