@@ -116,7 +116,9 @@ def start_rows(
     out: NDArray[np.float32] | NDArray[np.uint16],
     threads: int,
 ) -> RowsInFlight:
-    """Start :func:`decode_rows` on ``threads`` background threads and return at once.
+    """Start :func:`decode_rows` on ``threads`` threads and return at once.
+
+    Of several threads one is the caller's, while it waits; with 0, waiting does all the work.
 
     ``out`` must be left alone until :meth:`RowsInFlight.wait` has returned.
 

@@ -209,9 +209,9 @@ Pool &pool() {
 } // namespace
 
 Run::Run(std::size_t count, std::size_t threads, std::function<void(std::size_t)> work)
-    : state_(std::make_shared<State>(count, threads > 1 ? threads - 1 : 1, std::move(work))),
-      helps_(threads > 1) {
-  if (count > 0) {
+    : state_(std::make_shared<State>(count, threads > 1 ? threads - 1 : threads, std::move(work))),
+      helps_(threads != 1) {
+  if (count > 0 && threads > 0) {
     pool().start(state_);
   }
 }

@@ -17,7 +17,7 @@ class Run {
 public:
   /// Starts on up to `threads` threads, one of them the caller's where there are several: it works
   /// while it waits. (With all of them in the background, they would fight the caller for its core
-  /// while it prepares the next run.)
+  /// while it prepares the next run.) With 0 threads nothing starts; `wait` does all the work.
   Run(std::size_t count, std::size_t threads, std::function<void(std::size_t)> work);
 
   /// Hands out no more units and returns when none is being worked on.

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+import torch
+
 from wdsbench.bench.cold import cold_part
 from wdsbench.bench.data import SHAPES
+from wdsbench.bench.gpu import gpu_part
 from wdsbench.bench.memory import memory_part
 from wdsbench.bench.opening import opening_part
 from wdsbench.bench.padded import last_part, padded_part
@@ -22,7 +25,10 @@ PARTS: dict[str, list[Callable[[Settings], Part]]] = {
     "open": [opening_part],
     "cold": [partial(cold_part, SHAPES["A"]), partial(cold_part, SHAPES["S"])],
     "memory": [memory_part],
+    "gpu": [gpu_part],
 }
+
+#: Every part that this machine can run.
 ALL = "all"
 
 
@@ -35,5 +41,6 @@ def named(words: list[str]) -> list[Callable[[Settings], Part]]:
     unknown = [word for word in words if word not in PARTS and word != ALL]
     if unknown or not words:
         raise ValueError(f"--cases {','.join(words)!r}: not a list of {', '.join(PARTS)}, {ALL}")
-    wanted = [name for name in PARTS if ALL in words or name in words]
+    every = [name for name in PARTS if name != "gpu" or torch.cuda.is_available()]
+    wanted = [name for name in PARTS if name in words or (ALL in words and name in every)]
     return [measure for name in wanted for measure in PARTS[name]]

@@ -17,7 +17,8 @@ SCENARIOS = ("stream",)
 CASES_HELP = (
     "What to measure, a comma list. Rates: A (4,000 x [32, 4096]), S (64,000 x [32, 256]), B (150"
     " whole traces, padded), B-last (the last token of each). open: seconds to the first batch."
-    " cold: the first epoch from disk, beside dd. memory: what a shuffle buffer adds. Or all."
+    " cold: the first epoch from disk, beside dd. memory: what a shuffle buffer adds."
+    " gpu: training on a CUDA device. Or all."
 )
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -162,9 +163,10 @@ class TraceLoader:
         stats = LoaderStats(epoch=epoch, decoders=workers or self._plan.threads)
         self.stats = stats
         batches = self._from_workers(stats) if workers else self._from_threads(stats)
+        copies = None
         if self.device is not None:
-            device = self.device
-            batches = DeviceCopies(device, lambda batch: move_batch(batch, device))(batches)
+            copies = DeviceCopies(self.device, partial(move_batch, device=self.device))
+            batches = copies(batches)
         if not workers:
             disk_before = disk_bytes()
         start = asked = time.perf_counter()
@@ -175,6 +177,8 @@ class TraceLoader:
                 stats.seconds = handed - start
                 stats.samples += len(batch)
                 stats.batches += 1
+                if copies is not None:
+                    stats.copy_seconds = copies.copy_seconds
                 if not workers:
                     stats.disk_bytes = disk_bytes() - disk_before
                 yield batch
@@ -182,6 +186,8 @@ class TraceLoader:
                 asked = time.perf_counter()
         finally:
             batches.close()
+        if copies is not None:
+            stats.copy_seconds = copies.copy_seconds
         self._check_count(stats)
 
     def _from_threads(self, stats: LoaderStats) -> Generator[Batch]:

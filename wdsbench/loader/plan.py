@@ -25,7 +25,7 @@ class DecodePlan:
         ranges: Wanted tokens of every row.
         layout: stack, pad, jagged, graph, or separate (samples one after the other, each as it is).
         squeeze: One token was asked for: its axis is left out.
-        threads: Decode threads.
+        threads: Decode threads; 0: whoever waits for the batch decodes it (worker processes).
         verify_hash: Check XXH3 of members that are read whole.
         raw: Hidden states stay in the 16 bits they are stored in; the device widens them.
     """

@@ -30,6 +30,7 @@ class LoaderStats:
         decode_seconds: Summed over decode threads.
         trainer_waited_seconds: The consumer waited for a batch.
         loader_waited_seconds: A finished batch waited for the consumer.
+        copy_seconds: The copies to a CUDA device were under way, on their own stream.
         decoders: Decode threads of all processes.
     """
 
@@ -43,6 +44,7 @@ class LoaderStats:
     decode_seconds: float = 0.0
     trainer_waited_seconds: float = 0.0
     loader_waited_seconds: float = 0.0
+    copy_seconds: float = 0.0
     decoders: int = 1
 
     @property
