@@ -7,19 +7,16 @@ worker process does the first two and its training process the last, over the sa
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypedDict, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 import torch
-import xxhash
 from numpy.typing import NDArray
 
 from wdsbench import _core
-from wdsbench.errors import DecodeError, ShardError
 from wdsbench.loader.graph import graph_batch
+from wdsbench.loader.members import MemberBytes
 from wdsbench.loader.plan import DecodePlan, RowsLayout, element_bytes, rows_layout
 from wdsbench.records import Batch
 from wdsbench.ring import SlabPool
@@ -30,7 +27,6 @@ from wdsbench.shards.members import (
     EDGES_WEIGHT,
     HIDDEN,
     HIDDEN_SCALE,
-    META,
 )
 
 #: Members and parts of them in a decode job, in the order of its columns.
@@ -42,13 +38,6 @@ EDGE_COLUMNS = tuple(
     for member in (EDGES_INDEX, EDGES_WEIGHT, EDGES_POINTER)
     for part in ("offset", "size")
 )
-
-T = TypeVar("T")
-
-
-class _Place(TypedDict):
-    shard: str
-    member: str | None
 
 
 class Memory(Protocol):
@@ -139,6 +128,7 @@ class BatchDecoder:
         self._index = index
         self._plan = plan
         self._files = files
+        self._members = MemberBytes(index, files)
         self._bf16 = index.fields["hidden"].dtype == "bf16"
         self._token_bytes = index.num_features * element_bytes(index) * plan.layers.size
         self._scaled = bool(index.member(HIDDEN_SCALE, "size").any())
@@ -168,16 +158,16 @@ class BatchDecoder:
         rows = pending.rows
         tensors = BatchTensors(hidden=pending.hidden)
         if pending.run is not None:
-            self._located(rows, pending.run.wait)
+            self._members.located(rows, pending.run.wait)
             self.bytes_read += int(pending.layout.lengths.sum()) * self._token_bytes
             self._verify_states(rows)
         if self._plan.raw and self._scaled:
-            scales = self._located(rows, lambda: self._read_scales(pending))
+            scales = self._members.located(rows, lambda: self._read_scales(pending))
             tensors.scales = torch.from_numpy(scales)
         if self._plan.layout == "graph":
             self._add_edges(tensors, pending)
         if "meta" in self._plan.fields or "logprobs" in self._plan.fields:
-            tensors.metas = [self._read_meta(row) for row in rows.tolist()]
+            tensors.metas = [self._members.read_meta(row) for row in rows.tolist()]
         return tensors
 
     def placed(
@@ -239,7 +229,7 @@ class BatchDecoder:
         dtype = self._states_dtype()
         pending.hidden = pending.memory.tensor(pending.layout.shape, dtype)
         out = pending.hidden.view(-1)
-        pending.run = self._located(
+        pending.run = self._members.located(
             pending.rows,
             lambda: _core.start_rows(
                 self._files,
@@ -272,9 +262,10 @@ class BatchDecoder:
         plan, rows = self._plan, pending.rows
         nodes = pending.layout.offsets[:-1]
         jobs = self._jobs(rows, EDGE_COLUMNS, (pending.layout.lengths, nodes, np.zeros_like(nodes)))
-        for member in (EDGES_INDEX, EDGES_WEIGHT, EDGES_POINTER):
-            self._verify(rows, member)
-        pointers = self._located(
+        if plan.verify_hash:
+            for member in (EDGES_INDEX, EDGES_WEIGHT, EDGES_POINTER):
+                self._members.verify(rows, member)
+        pointers = self._members.located(
             rows,
             lambda: _core.read_edge_pointers(
                 self._files, jobs, layers_stored=self._index.num_layers, threads=plan.threads
@@ -285,7 +276,7 @@ class BatchDecoder:
         edges = int(counts.sum())
         edge_index = pending.memory.tensor((2, edges), torch.int64)
         edge_attr = pending.memory.tensor((edges, 1))
-        self._located(
+        self._members.located(
             rows,
             lambda: _core.collate_edges(
                 self._files,
@@ -299,6 +290,12 @@ class BatchDecoder:
         )
         tensors.edge_index, tensors.edge_attr = edge_index, edge_attr
         tensors.edge_counts = counts.reshape(-1)
+
+    def _verify_states(self, rows: NDArray[np.int64]) -> None:
+        """Check the hashes of members that were read whole, where the plan asks for it."""
+        if self._plan.verify_hash and self._plan.layers.size == self._index.num_layers:
+            whole = self._plan.ranges.count[rows] == self._index.columns["state_tokens"][rows]
+            self._members.verify(rows[whole], HIDDEN)
 
     def _jobs(
         self,
@@ -314,62 +311,6 @@ class BatchDecoder:
         for i, column in enumerate(rest, start=1 + len(members)):
             jobs[:, i] = column
         return jobs
-
-    def _located(self, rows: NDArray[np.int64], work: Callable[[], T]) -> T:
-        """Run ``work`` and name shard and member in what it raises."""
-        try:
-            return work()
-        except _core.FormatError as error:
-            row = int(rows[error.sample or 0])
-            place = self._place(row, f"{error.member}.npy") if error.member else self._shard(row)
-            kind = ShardError if error.kind in ("truncated", "io") else DecodeError
-            raise kind(error.detail, **place, offset_bytes=error.offset_bytes) from error
-
-    def _shard(self, row: int) -> _Place:
-        """Return the shard of a sample, as an argument of our errors."""
-        shard = int(self._index.columns["shard"][row])
-        return {"shard": str(self._index.shard_path(shard)), "member": None}
-
-    def _place(self, row: int, member: str) -> _Place:
-        """Return where a member lies, as the arguments of our errors."""
-        return {**self._shard(row), "member": self._index.member_name(row, member)}
-
-    def _verify_states(self, rows: NDArray[np.int64]) -> None:
-        if self._plan.layers.size == self._index.num_layers:
-            whole = self._plan.ranges.count[rows] == self._index.columns["state_tokens"][rows]
-            self._verify(rows[whole], HIDDEN)
-
-    def _verify(self, rows: NDArray[np.int64], member: str) -> None:
-        """Compare the XXH3 of whole members with the index where the plan asks for it."""
-        if not self._plan.verify_hash:
-            return
-        expected = self._index.member(member, "xxh3")
-        for row in rows.tolist():
-            if xxhash.xxh3_64_intdigest(self._read(row, member)) != int(expected[row]):
-                raise DecodeError(
-                    "the bytes are not those that were packed (XXH3 differs); restore the shard or"
-                    " pack again",
-                    **self._place(row, member),
-                    offset_bytes=int(self._index.member(member, "offset")[row]),
-                )
-
-    def _read(self, row: int, member: str) -> bytes:
-        shard = int(self._index.columns["shard"][row])
-        offset = int(self._index.member(member, "offset")[row])
-        size = int(self._index.member(member, "size")[row])
-        try:
-            return self._files.read(shard, offset, size)
-        except _core.FormatError as error:
-            place = self._place(row, member)
-            raise ShardError(error.detail, **place, offset_bytes=error.offset_bytes) from error
-
-    def _read_meta(self, row: int) -> dict[str, Any]:
-        try:
-            meta = json.loads(self._read(row, META))
-        except ValueError as error:
-            raise DecodeError(f"not JSON: {error}", **self._place(row, META)) from error
-        assert isinstance(meta, dict)
-        return meta
 
 
 def _logprobs(meta: dict[str, Any]) -> NDArray[np.float32] | None:
