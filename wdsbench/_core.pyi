@@ -166,19 +166,36 @@ def read_scales(
     """Return the factors ``[B, layers]`` of the wanted layers; 1 where a sample has none."""
 
 def mean_edges(
-    attention: NDArray[Any], kind: str, value: float
-) -> tuple[NDArray[np.uint32], NDArray[np.uint32], NDArray[np.uint16]]:
-    """Return (source, target, float16 bits of weight) of the edges j -> i of the mean over heads.
+    attentions: list[NDArray[Any]], kind: str, value: float, *, threads: int = 1
+) -> tuple[NDArray[np.uint32], NDArray[np.uint16], NDArray[np.uint32]]:
+    """Return (index ``[2, E]``, float16 bits of weight ``[E]``, pointer ``[L + 1]``) of the edges
+    j -> i of the mean over heads, layer after layer.
 
     Args:
-        attention: ``[H, T, T]``, float16 or float32, C order; entry (h, i, j) is what token i
-            gives to token j.
+        attentions: L maps ``[H, T, T]``, float16 or float32, C order; entry (h, i, j) is what token
+            i gives to token j.
         kind: ``"top"``: the heaviest max(1, floor(value * i)) predecessors of each token i;
             ``"threshold"``: all with mean weight >= value.
         value: Share or weight, 0..1.
+        threads: Layers at a time.
 
     Raises:
-        FormatError: A weight below the diagonal is not finite.
+        FormatError: A weight below the diagonal is not finite; ``sample`` is the layer.
+    """
+
+def head_edges(
+    attentions: list[NDArray[Any]], threshold: float, *, threads: int = 1
+) -> tuple[NDArray[np.uint32], NDArray[np.uint16], NDArray[np.uint32]]:
+    """Return (index, weight, pointer ``[L * H + 1]``) of the edges of every head whose weight is at
+    least ``threshold``; otherwise as :func:`mean_edges`.
+    """
+
+def sketch(
+    attentions: list[NDArray[Any]], *, prompt_length: int | None, threads: int = 1
+) -> NDArray[np.float32]:
+    """Return ``[L, H, T, 4]``: self-attention, Laplacian diagonal, lookback ratio and entropy of
+    every token (csrc/graph/sketch.hpp has the formulas); lookback is NaN outside the answer and
+    where ``prompt_length`` is None.
     """
 
 def read_edge_pointers(

@@ -1,5 +1,7 @@
 #include "batch/decode.hpp"
 
+#include "files/bus_guard.hpp"
+
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
@@ -15,15 +17,19 @@ constexpr std::size_t UNITS_PER_THREAD = 4;
 /// Batches of fewer bytes may still be in the cache when the trainer reads them.
 constexpr std::uint64_t STREAMING_LEAST_BYTES = std::uint64_t{4} << 20;
 
-void check_bounds(const std::vector<SampleRows> &samples, const RowsPlan &plan,
-                  std::uint64_t out_count) {
-  constexpr std::uint64_t LIMIT = std::uint64_t{1} << 62;
+void check_layers(const RowsPlan &plan) {
   for (const std::uint64_t layer : plan.layers) {
     if (layer >= plan.layers_stored) {
       throw std::invalid_argument("layer " + std::to_string(layer) + " is not one of the " +
                                   std::to_string(plan.layers_stored) + " stored");
     }
   }
+}
+
+void check_bounds(const std::vector<SampleRows> &samples, const RowsPlan &plan,
+                  std::uint64_t out_count) {
+  constexpr std::uint64_t LIMIT = std::uint64_t{1} << 62;
+  check_layers(plan);
   if (plan.layers.empty()) {
     return;
   }
@@ -196,6 +202,7 @@ void RowsDecode::decode(std::size_t unit) const {
   const std::size_t part = unit % parts_;
   const SampleRows &sample = samples_[at];
   const char *member = "hidden";
+  files::arm_bus_guard();
   try {
     const bool scaled = sample.scale.size_bytes != 0 && target_.floats != nullptr;
     // What is multiplied afterwards had better stay in the cache until then.
@@ -208,9 +215,7 @@ void RowsDecode::decode(std::size_t unit) const {
     }
     range.decode(layers * part / parts_, layers * (part + 1) / parts_, scale);
   } catch (FormatError &error) {
-    error.sample = at;
-    error.member = member;
-    throw;
+    throw_located(error, *sample.member.file, at, member);
   }
 }
 
@@ -220,6 +225,7 @@ void RowsDecode::check_files() const {
 }
 
 void read_scales(const std::vector<SampleRows> &samples, const RowsPlan &plan, float *out) {
+  check_layers(plan);
   const std::size_t layers = plan.layers.size();
   std::fill_n(out, samples.size() * layers, 1.0F);
   for (std::size_t at = 0; at < samples.size(); ++at) {
@@ -229,12 +235,10 @@ void read_scales(const std::vector<SampleRows> &samples, const RowsPlan &plan, f
     try {
       const std::vector<float> scale = read_scale(samples[at], plan);
       for (std::size_t i = 0; i < layers; ++i) {
-        out[at * layers + i] = scale.at(plan.layers[i]);
+        out[at * layers + i] = scale[plan.layers[i]];
       }
     } catch (FormatError &error) {
-      error.sample = at;
-      error.member = "hidden_scale";
-      throw;
+      throw_located(error, *samples[at].member.file, at, "hidden_scale");
     }
   }
 }

@@ -72,6 +72,26 @@ private:
 /// where a sample has none.
 void read_scales(const std::vector<SampleRows> &samples, const RowsPlan &plan, float *out);
 
+/// Throws `error` with sample and member set; where `file` is not as it was when it was opened,
+/// that instead, since zeros and other people's bytes look like any damage.
+[[noreturn]] inline void throw_located(FormatError &error, const files::ShardFile &file,
+                                       std::size_t sample, const char *member) {
+  const auto locate = [sample, member](FormatError &found) {
+    found.sample = sample;
+    found.member = member;
+  };
+  if (error.kind != FormatKind::truncated) {
+    try {
+      file.check_unchanged();
+    } catch (FormatError &changed) {
+      locate(changed);
+      throw;
+    }
+  }
+  locate(error);
+  throw FormatError(error);
+}
+
 /// Throws FormatError with the first sample of the first of `files` that is not as it was when it
 /// was opened. `file_of(i)` is the file of sample i of `count`.
 template <typename FileOf>

@@ -176,35 +176,9 @@ private:
 
 namespace {
 
-/// The pool of this process. A forked child starts anew: its copy of the old one has no threads and
-/// may hold a lock that nobody will open.
-struct PoolSeat {
-  Pool pool;
-  const std::uint64_t generation = files::fork_generation();
-};
+constinit files::PerProcess<Pool> the_pool;
 
-/// Owns the seat at exit; in a child that never decoded it is the parent's and left alone.
-struct PoolOwner {
-  ~PoolOwner() {
-    const PoolSeat *seat = current.load();
-    if (seat != nullptr && seat->generation == files::fork_generation()) {
-      delete seat;
-    }
-  }
-  std::atomic<PoolSeat *> current{nullptr};
-};
-
-Pool &pool() {
-  static PoolOwner owner;
-  PoolSeat *seat = owner.current.load();
-  while (seat == nullptr || seat->generation != files::fork_generation()) {
-    auto made = std::make_unique<PoolSeat>();
-    if (owner.current.compare_exchange_strong(seat, made.get())) {
-      seat = made.release(); // a seat of the parent is left where it is
-    }
-  }
-  return seat->pool;
-}
+Pool &pool() { return the_pool.get(); }
 
 } // namespace
 

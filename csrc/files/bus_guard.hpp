@@ -10,9 +10,13 @@
 /// sanitizer, the default), so that foreign faults look as they would without us.
 namespace wdsbench::files {
 
-/// Installs the handler unless it is the current one; cheap enough for every batch. Others
-/// (faulthandler) may have put theirs in its place since.
+/// Installs the handler unless it is the current one; one system call. Others (faulthandler) may
+/// put theirs in its place at any time, so it is called for every sample. Threads that do so at
+/// once find the same former handler.
 void arm_bus_guard();
+
+/// Lets the calling thread take SIGBUS: a fault of a thread that blocks it kills the process.
+void unblock_bus_errors();
 
 /// Calls `work(context)`, which reads [first, first + size) of a map. Returns false where the map's
 /// file no longer has some page of it: `work` was then left in the middle without running

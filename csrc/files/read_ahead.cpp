@@ -1,7 +1,5 @@
 #include "files/read_ahead.hpp"
 
-#include "files/fork.hpp"
-
 #include <algorithm>
 #include <csignal>
 #include <fcntl.h>
@@ -43,12 +41,16 @@ void read_ahead(int descriptor, std::uint64_t offset, std::uint64_t size) {
 
 } // namespace
 
-ReadAhead::~ReadAhead() {
-  if (!thread_.joinable()) {
-    return;
+void ReadAhead::request(std::size_t shard, std::uint64_t offset, std::uint64_t size) {
+  if (size > 0) {
+    server_.get(files_).request({shard, offset, size});
   }
-  if (generation_ != fork_generation()) {
-    thread_.detach(); // the parent's; here there is none
+}
+
+void ReadAhead::clear() { server_.get(files_).clear(); }
+
+ReadAhead::Server::~Server() {
+  if (!thread_.joinable()) {
     return;
   }
   {
@@ -59,10 +61,7 @@ ReadAhead::~ReadAhead() {
   thread_.join();
 }
 
-void ReadAhead::request(std::size_t shard, std::uint64_t offset, std::uint64_t size) {
-  if (size == 0) {
-    return;
-  }
+void ReadAhead::Server::request(const Range &range) {
   {
     const std::lock_guard lock(mutex_);
     if (!thread_.joinable()) {
@@ -70,21 +69,20 @@ void ReadAhead::request(std::size_t shard, std::uint64_t offset, std::uint64_t s
       sigset_t before;
       sigfillset(&all);
       pthread_sigmask(SIG_SETMASK, &all, &before);
-      generation_ = fork_generation();
       thread_ = std::thread([this] { serve(); });
       pthread_sigmask(SIG_SETMASK, &before, nullptr);
     }
-    queue_.push_back({shard, offset, size});
+    queue_.push_back(range);
   }
   wake_.notify_one();
 }
 
-void ReadAhead::clear() {
+void ReadAhead::Server::clear() {
   const std::lock_guard lock(mutex_);
   queue_.clear();
 }
 
-void ReadAhead::serve() {
+void ReadAhead::Server::serve() {
   std::unique_lock lock(mutex_);
   for (;;) {
     wake_.wait(lock, [this] { return stop_ || !queue_.empty(); });

@@ -14,9 +14,6 @@ namespace wdsbench::files {
 class ReadAhead {
 public:
   explicit ReadAhead(std::shared_ptr<ShardFiles> files) : files_(std::move(files)) {}
-  ~ReadAhead();
-  ReadAhead(const ReadAhead &) = delete;
-  ReadAhead &operator=(const ReadAhead &) = delete;
 
   /// Queues bytes [offset, offset + size) of a shard. The thread starts with the first request.
   void request(std::size_t shard, std::uint64_t offset, std::uint64_t size);
@@ -31,15 +28,29 @@ private:
     std::uint64_t size;
   };
 
-  void serve();
+  /// The queue of one process and the thread that serves it.
+  class Server {
+  public:
+    explicit Server(std::shared_ptr<ShardFiles> files) : files_(std::move(files)) {}
+    ~Server();
+    Server(const Server &) = delete;
+    Server &operator=(const Server &) = delete;
+    void request(const Range &range);
+    void clear();
+
+  private:
+    void serve();
+
+    std::shared_ptr<ShardFiles> files_;
+    std::mutex mutex_;
+    std::condition_variable wake_;
+    std::deque<Range> queue_;
+    std::thread thread_;
+    bool stop_ = false;
+  };
 
   std::shared_ptr<ShardFiles> files_;
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  std::deque<Range> queue_;
-  std::thread thread_;
-  std::uint64_t generation_ = 0;
-  bool stop_ = false;
+  PerProcess<Server> server_;
 };
 
 } // namespace wdsbench::files

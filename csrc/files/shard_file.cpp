@@ -148,9 +148,10 @@ void ShardFile::check_unchanged() const {
   }
   const timespec modified = modification_time(status);
   if (modified.tv_sec != modified_.tv_sec || modified.tv_nsec != modified_.tv_nsec) {
-    throw FormatError(FormatKind::io, 0,
-                      "was written to since it was opened (its modification time has moved); open the "
-                      "data set anew");
+    throw FormatError(
+        FormatKind::io, 0,
+        "was written to since it was opened (its modification time has moved); open the "
+        "data set anew");
   }
 }
 

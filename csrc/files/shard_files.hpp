@@ -1,5 +1,6 @@
 #pragma once
 
+#include "files/fork.hpp"
 #include "files/shard_file.hpp"
 
 #include <memory>
@@ -9,7 +10,7 @@
 namespace wdsbench::files {
 
 /// The shards of a data set, numbered as in its index; opened when first needed and kept open, the
-/// longest unused closed beyond a limit. Any thread may ask.
+/// longest unused closed beyond a limit. Any thread may ask; a forked child opens its own.
 class ShardFiles {
 public:
   ShardFiles(std::vector<std::string> paths, std::vector<std::uint64_t> sizes, std::size_t limit,
@@ -30,16 +31,22 @@ private:
     std::uint64_t used = 0; ///< Clock of the last time it was asked for.
   };
 
-  void close_longest_unused();
+  /// What is open in one process.
+  struct State {
+    explicit State(std::size_t shards) : seats(shards) {}
+    void close_longest_unused();
+
+    std::mutex mutex;
+    std::vector<Seat> seats;
+    std::vector<std::size_t> open;
+    std::uint64_t clock = 0;
+  };
 
   const std::vector<std::string> paths_;
   const std::vector<std::uint64_t> sizes_;
   const std::size_t limit_;
   const Access access_;
-  std::mutex mutex_;
-  std::vector<Seat> seats_;
-  std::vector<std::size_t> open_;
-  std::uint64_t clock_ = 0;
+  PerProcess<State> state_;
 };
 
 } // namespace wdsbench::files

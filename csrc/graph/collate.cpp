@@ -1,7 +1,9 @@
 #include "graph/collate.hpp"
 
+#include "batch/decode.hpp"
 #include "batch/widen.hpp"
 #include "batch/workers.hpp"
+#include "files/bus_guard.hpp"
 
 #include <cmath>
 #include <cstring>
@@ -36,12 +38,11 @@ void for_each_sample(const std::vector<SampleEdges> &samples, std::size_t thread
                      const Work &work) {
   batch::run_parallel(samples.size(), threads, [&](std::size_t at) {
     const char *member = "";
+    files::arm_bus_guard();
     try {
       work(at, samples[at], member);
     } catch (FormatError &error) {
-      error.sample = at;
-      error.member = member;
-      throw;
+      batch::throw_located(error, *samples[at].index.file, at, member);
     }
   });
 }

@@ -1,8 +1,6 @@
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <vector>
+#include "graph/attention.hpp"
 
 /// Attention maps to sparse edges: an edge j -> i (j < i) where token i attends to its predecessor
 /// j.
@@ -15,19 +13,11 @@ struct EdgeRule {
   double value = 0.35; ///< Share of the predecessors, or the least weight.
 };
 
-/// Edges of one layer, ordered by target i, then by source j.
+/// Edges ordered by target i, then by source j.
 struct Edges {
   std::vector<std::uint32_t> source;
   std::vector<std::uint32_t> target;
   std::vector<std::uint16_t> weight; ///< float16 bits.
-};
-
-/// One layer's attention `[H, T, T]`, C order, float16 bits or float32.
-struct AttentionView {
-  const void *data = nullptr;
-  bool is_half = false;
-  std::size_t heads = 0;
-  std::size_t tokens = 0;
 };
 
 /// Returns the edges of the mean over heads.
@@ -38,5 +28,10 @@ struct AttentionView {
 /// threshold: all with mean >= value. Token 0 has no predecessor. Throws FormatError(value) where a
 /// weight j < i is not finite; `offset_bytes` is the element's place in the map.
 Edges mean_edges(const AttentionView &attention, const EdgeRule &rule);
+
+/// Appends the edges of one head whose weight is at least `threshold`, compared as float32 and
+/// stored as float16. Throws as `mean_edges` does.
+void append_head_edges(const AttentionView &attention, std::size_t head, double threshold,
+                       Edges &edges);
 
 } // namespace wdsbench::graph

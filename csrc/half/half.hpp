@@ -2,7 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
+#include <span>
 
 /// IEEE 754 binary16 ("half") to binary32 and back.
 ///
@@ -40,7 +40,7 @@ float widen_one(std::uint16_t bits) noexcept;
 std::uint16_t narrow_one(float value) noexcept;
 
 /// Returns all kernels compiled for this architecture, best first; scalar is always the last.
-const std::vector<KernelEntry> &kernels();
+std::span<const KernelEntry> kernels();
 
 /// Returns the kernel in use: the first supported, or the one that WDSBENCH_HALF_KERNEL names.
 /// Throws std::invalid_argument where the variable names an unknown or unsupported kernel.

@@ -1,5 +1,6 @@
 #include "half/half.hpp"
 
+#include <atomic>
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
@@ -19,6 +20,19 @@ bool has_f16c() {
   return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("f16c") != 0;
 }
 #endif
+
+/// Constant: a table made at its first use could be left half made in a forked child.
+constexpr KernelEntry KERNELS[] = {
+#if defined(__x86_64__)
+    {"avx512", has_avx512, half_to_float_avx512, half_stream_avx512},
+    {"f16c", has_f16c, half_to_float_f16c, half_stream_f16c},
+#elif defined(__aarch64__)
+    {"neon", always, half_to_float_neon, half_to_float_neon}, // part of every AArch64
+#endif
+    {"scalar", always, half_to_float_scalar, half_to_float_scalar},
+};
+
+constinit std::atomic<const KernelEntry *> chosen{nullptr};
 
 const KernelEntry &choose() {
   const char *wanted = std::getenv("WDSBENCH_HALF_KERNEL");
@@ -45,22 +59,15 @@ const KernelEntry &choose() {
 
 } // namespace
 
-const std::vector<KernelEntry> &kernels() {
-  static const std::vector<KernelEntry> table = {
-#if defined(__x86_64__)
-      {"avx512", has_avx512, half_to_float_avx512, half_stream_avx512},
-      {"f16c", has_f16c, half_to_float_f16c, half_stream_f16c},
-#elif defined(__aarch64__)
-      {"neon", always, half_to_float_neon, half_to_float_neon}, // part of every AArch64
-#endif
-      {"scalar", always, half_to_float_scalar, half_to_float_scalar},
-  };
-  return table;
-}
+std::span<const KernelEntry> kernels() { return KERNELS; }
 
 const KernelEntry &chosen_kernel() {
-  static const KernelEntry &entry = choose();
-  return entry;
+  const KernelEntry *entry = chosen.load(std::memory_order_relaxed);
+  if (entry == nullptr) {
+    entry = &choose(); // the same for whoever asks
+    chosen.store(entry, std::memory_order_relaxed);
+  }
+  return *entry;
 }
 
 } // namespace wdsbench::half

@@ -71,6 +71,7 @@ public:
 
   void wait() {
     const py::gil_scoped_release release;
+    files::unblock_bus_errors();
     run_->wait();
     decode_->check_files();
   }
@@ -89,7 +90,6 @@ std::shared_ptr<const batch::RowsDecode> make_decode(files::ShardFiles &files, c
                                                      std::size_t threads) {
   const std::vector<std::uint64_t> shards = jobs.shards();
   const py::gil_scoped_release release;
-  files::arm_bus_guard();
   JobFiles opened = open_files(files, shards);
   auto samples = sample_rows(jobs, opened);
   return std::make_shared<const batch::RowsDecode>(std::move(samples), std::move(opened.distinct),
@@ -114,6 +114,7 @@ void decode_rows(files::ShardFiles &files, const py::handle &jobs, const py::han
   const auto decode =
       make_decode(files, RowsJobs(jobs), std::move(plan), rows_target(out), threads);
   const py::gil_scoped_release release;
+  files::unblock_bus_errors();
   batch::run_parallel(decode->units(), threads,
                       [&decode](std::size_t unit) { decode->decode(unit); });
   decode->check_files();
@@ -129,9 +130,11 @@ py::array_t<float> read_scales(files::ShardFiles &files, const py::handle &jobs_
   float *out = scales.mutable_data();
   {
     const py::gil_scoped_release release;
+    files::unblock_bus_errors();
     files::arm_bus_guard();
     const JobFiles opened = open_files(files, shards);
     batch::read_scales(sample_rows(jobs, opened), plan, out);
+    check_files(opened);
   }
   return scales;
 }

@@ -46,6 +46,7 @@ py::bytes read(files::ShardFiles &files, std::size_t shard, std::uint64_t offset
   char *out = PyBytes_AS_STRING(bytes.ptr());
   {
     const py::gil_scoped_release release;
+    files::unblock_bus_errors();
     files::arm_bus_guard();
     file->read(offset, size, out);
     file->check_unchanged();

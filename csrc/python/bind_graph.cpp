@@ -1,12 +1,8 @@
 #include "files/bus_guard.hpp"
 #include "graph/collate.hpp"
-#include "graph/edges.hpp"
 #include "python/bind.hpp"
 #include "python/buffer_arg.hpp"
 #include "python/job_table.hpp"
-
-#include <cmath>
-#include <cstring>
 
 namespace wdsbench::python {
 
@@ -44,49 +40,6 @@ std::vector<graph::SampleEdges> sample_edges(const JobTable<EdgesColumn> &jobs,
   return samples;
 }
 
-void check_files(const JobFiles &files) {
-  batch::check_unchanged(files.distinct, files.of_row.size(),
-                         [&files](std::size_t at) { return files.of_row[at]; });
-}
-
-graph::EdgeRule edge_rule(const std::string &kind, double value) {
-  if (!std::isfinite(value) || value < 0.0 || value > 1.0) {
-    throw py::value_error("value: " + std::to_string(value) + " is not within 0..1");
-  }
-  if (kind == "top") {
-    return {graph::EdgeRule::Kind::top_share, value};
-  }
-  if (kind == "threshold") {
-    return {graph::EdgeRule::Kind::threshold, value};
-  }
-  throw py::value_error("kind: '" + kind + "' is not one of 'top', 'threshold'");
-}
-
-template <typename Element> py::array_t<Element> to_array(const std::vector<Element> &values) {
-  return py::array_t<Element>(static_cast<py::ssize_t>(values.size()), values.data());
-}
-
-py::tuple mean_edges(const py::array &attention, const std::string &kind, double value) {
-  const graph::EdgeRule rule = edge_rule(kind, value);
-  const std::string descr = py::str(attention.dtype().attr("str")).cast<std::string>();
-  if ((descr != "<f2" && descr != "<f4") || (attention.flags() & py::array::c_style) == 0) {
-    throw py::type_error("attention: '" + descr + "' is not C-contiguous '<f2' or '<f4'");
-  }
-  if (attention.ndim() != 3 || attention.shape(1) != attention.shape(2) ||
-      attention.shape(0) == 0) {
-    throw py::value_error("attention: needs shape [H, T, T] with at least one head");
-  }
-  const graph::AttentionView view{attention.data(), descr == "<f2",
-                                  static_cast<std::size_t>(attention.shape(0)),
-                                  static_cast<std::size_t>(attention.shape(1))};
-  graph::Edges edges;
-  {
-    const py::gil_scoped_release release;
-    edges = graph::mean_edges(view, rule);
-  }
-  return py::make_tuple(to_array(edges.source), to_array(edges.target), to_array(edges.weight));
-}
-
 py::array_t<std::uint32_t> read_edge_pointers(files::ShardFiles &files, const py::handle &jobs_arg,
                                               std::size_t layers_stored, std::size_t threads) {
   const JobTable<EdgesColumn> jobs(jobs_arg);
@@ -96,7 +49,7 @@ py::array_t<std::uint32_t> read_edge_pointers(files::ShardFiles &files, const py
   std::uint32_t *out = pointers.mutable_data();
   {
     const py::gil_scoped_release release;
-    files::arm_bus_guard();
+    files::unblock_bus_errors();
     const JobFiles opened = open_files(files, shards);
     graph::read_pointers(sample_edges(jobs, opened), layers_stored, out, threads);
     check_files(opened);
@@ -127,7 +80,7 @@ void collate_edges(files::ShardFiles &files, const py::handle &jobs_arg,
   const auto edge_count = static_cast<std::uint64_t>(edge_attr.size());
   {
     const py::gil_scoped_release release;
-    files::arm_bus_guard();
+    files::unblock_bus_errors();
     const JobFiles opened = open_files(files, shards);
     graph::collate_edges(sample_edges(jobs, opened), layers, layers_stored, pointer_data,
                          index_data, attr_data, edge_count, threads);
@@ -138,7 +91,6 @@ void collate_edges(files::ShardFiles &files, const py::handle &jobs_arg,
 } // namespace
 
 void bind_graph(py::module_ &module) {
-  module.def("mean_edges", &mean_edges, py::arg("attention"), py::arg("kind"), py::arg("value"));
   module.def("read_edge_pointers", &read_edge_pointers, py::arg("files"), py::arg("jobs"),
              py::kw_only(), py::arg("layers_stored"), py::arg("threads"));
   module.def("collate_edges", &collate_edges, py::arg("files"), py::arg("jobs"), py::arg("layers"),

@@ -79,6 +79,12 @@ inline JobFiles open_files(files::ShardFiles &files, const std::vector<std::uint
   return opened;
 }
 
+/// Throws FormatError where a file of the batch changed while it was read.
+inline void check_files(const JobFiles &files) {
+  batch::check_unchanged(files.distinct, files.of_row.size(),
+                         [&files](std::size_t at) { return files.of_row[at]; });
+}
+
 /// Returns a one-axis int64 array of non-negative values as a vector.
 inline std::vector<std::uint64_t> unsigned_list(const py::handle &values_arg, const char *name) {
   const auto values = array_arg<std::int64_t>(values_arg, name, 1);

@@ -9,5 +9,6 @@ PYBIND11_MODULE(_core, module) {
   wdsbench::python::bind_tar(module);
   wdsbench::python::bind_files(module);
   wdsbench::python::bind_batch(module);
+  wdsbench::python::bind_attention(module);
   wdsbench::python::bind_graph(module);
 }

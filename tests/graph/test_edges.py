@@ -12,8 +12,9 @@ from wdsbench import _core
 
 
 def edges(attention: np.ndarray[Any, Any], kind: str, value: float) -> list[tuple[int, int, Any]]:
-    source, target, weight = _core.mean_edges(attention, kind, value)
-    return list(zip(source.tolist(), target.tolist(), weight.view(np.float16), strict=True))
+    index, weight, pointer = _core.mean_edges([attention], kind, value)
+    assert pointer.tolist() == [0, weight.size]
+    return list(zip(*index.tolist(), weight.view(np.float16), strict=True))
 
 
 FOUR = np.array(
@@ -75,7 +76,7 @@ def test_a_weight_that_is_not_finite_is_refused_with_its_place(bad: float) -> No
     attention = np.concatenate([FOUR, FOUR])
     attention[1, 2, 1] = bad
     with pytest.raises(_core.FormatError, match="head 1, token 2 to token 1") as caught:
-        _core.mean_edges(attention, "top", 0.35)
+        _core.mean_edges([attention], "top", 0.35)
     assert caught.value.offset_bytes == (1 * 16 + 2 * 4 + 1) * 4
 
 
@@ -94,4 +95,4 @@ def test_a_weight_that_is_not_finite_is_refused_with_its_place(bad: float) -> No
 )
 def test_wrong_arguments(attention: Any, kind: str, value: float, error: type[Exception]) -> None:
     with pytest.raises(error):
-        _core.mean_edges(attention, kind, value)
+        _core.mean_edges([attention], kind, value)

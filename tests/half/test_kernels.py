@@ -22,32 +22,65 @@ def kernel(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.fixture(params=[False, True], ids=["cached", "stream"])
+def stream(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
 def test_scalar_is_the_last_and_always_there() -> None:
     assert _core.half_kernels()[-1] == ("scalar", True)
 
 
-def test_every_half(kernel: str) -> None:
+@pytest.mark.parametrize("shift", range(0, 64, 4))
+def test_every_half(kernel: str, stream: bool, shift: int) -> None:
     bits = np.arange(65536, dtype=np.uint16)
-    out = np.empty(65536, np.uint32)
-    _core.widen_half(bits, out, kernel=kernel)
+    out = aligned(4 * 65536 + 64)[shift : shift + 4 * 65536].view(np.uint32)
+    _core.widen_half(bits, out, kernel=kernel, stream=stream)
     np.testing.assert_array_equal(out, reference.widen_half(bits))
 
 
-def test_signalling_nan_comes_out_quiet(kernel: str) -> None:
+def aligned(size: int) -> np.ndarray:
+    """Return bytes that start at a cache line."""
+    memory = np.full(size + 64, GUARD, np.uint8)
+    start = -memory.ctypes.data % 64
+    return memory[start : start + size]
+
+
+@pytest.mark.parametrize("shift", range(0, 68))
+def test_streaming_from_every_place_of_a_line(kernel: str, shift: int) -> None:
+    every = np.random.default_rng(shift).integers(0, 65536, 80).astype(np.uint16)
+    for length in (0, 1, 3, 7, 8, 15, 16, 17, 31, 32, 33, 47, 64, 79, 80):
+        source, target = aligned(256), aligned(512)
+        source[shift : shift + 2 * length] = every[:length].view(np.uint8)
+        place = target[shift : shift + 4 * length]
+        _core.widen_half(source[shift : shift + 2 * length], place, kernel=kernel, stream=True)
+        expected = reference.widen_half(every[:length]).view(np.uint8)
+        np.testing.assert_array_equal(place, expected)
+        assert (target[:shift] == GUARD).all()
+        assert (target[shift + 4 * length :] == GUARD).all()
+
+
+def test_signalling_nan_comes_out_quiet(kernel: str, stream: bool) -> None:
     out = np.empty(2, np.uint32)
-    _core.widen_half(np.array([0x7C01, 0xFC01], np.uint16), out, kernel=kernel)
+    bits = np.array([0x7C01, 0xFC01], np.uint16)
+    _core.widen_half(bits, out, kernel=kernel, stream=stream)
     assert out.tolist() == [0x7FC02000, 0xFFC02000]
 
 
 @pytest.mark.parametrize("length", range(2 * WIDEST_LANES + 2))
 @pytest.mark.parametrize("shift", [0, 1, 2, 3])
-def test_odd_lengths_and_misaligned_ends(kernel: str, length: int, shift: int) -> None:
+def test_odd_lengths_and_misaligned_ends(
+    kernel: str, stream: bool, length: int, shift: int
+) -> None:
     bits = np.random.default_rng(length).integers(0, 65536, length).astype(np.uint16)
     source = np.full(2 * length + 8, GUARD, np.uint8)
     source[shift : shift + 2 * length] = bits.view(np.uint8)
     target = np.full(4 * length + 8, GUARD, np.uint8)
     _core.widen_half(
-        source[shift : shift + 2 * length], target[shift : shift + 4 * length], kernel=kernel
+        source[shift : shift + 2 * length],
+        target[shift : shift + 4 * length],
+        kernel=kernel,
+        stream=stream,
     )
     written = target[shift : shift + 4 * length].copy().view(np.uint32)
     np.testing.assert_array_equal(written, reference.widen_half(bits))

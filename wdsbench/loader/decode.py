@@ -7,7 +7,7 @@ worker process does the first two and its training process the last, over the sa
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -94,27 +94,33 @@ class BatchPools:
         self._states = SlabPool(states_bytes)
         self._edges = SlabPool(edges_bytes), SlabPool(edges_bytes)
 
-    @property
-    def ordinary(self) -> int:
-        """Tensors that came in ordinary memory because every slab was held."""
-        return self._states.ordinary + sum(pool.ordinary for pool in self._edges)
-
-    def batch(self) -> Memory:
+    def batch(self) -> PoolMemory:
         """Return the memory of one batch."""
-        return _PoolMemory([self._states, *self._edges])
+        return PoolMemory([self._states, *self._edges])
 
 
 @dataclass
-class _PoolMemory:
-    """A batch's first tensor comes from the first pool, and so on."""
+class PoolMemory:
+    """A batch's first tensor comes from the first pool, and so on.
+
+    Attributes:
+        pools: In the order in which tensors are asked for.
+        taken: Tensors given out.
+        ordinary: Whether one of them had to come in ordinary memory.
+    """
 
     pools: list[SlabPool]
-    taken: int = field(default=0)
+    taken: int = 0
+    ordinary: bool = False
 
     def tensor(self, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """Return the next tensor."""
         pool = self.pools[self.taken]
+        before = pool.ordinary
+        tensor = pool.tensor(shape, dtype)
         self.taken += 1
-        return pool.tensor(shape, dtype)
+        self.ordinary |= pool.ordinary > before
+        return tensor
 
 
 class BatchDecoder:
@@ -209,7 +215,7 @@ class BatchDecoder:
             if plan.has_states and plan.layout != "stack":
                 layout = rows_layout(plan, self._index.num_features, rows)
                 batch.lengths = torch.from_numpy(layout.lengths)
-                if plan.layout == "jagged":
+                if layout.offsets is not None:
                     batch.offsets = torch.from_numpy(layout.offsets)
         batch.hidden_scale = tensors.scales
         if tensors.metas is not None:
@@ -260,6 +266,7 @@ class BatchDecoder:
 
     def _add_edges(self, tensors: BatchTensors, pending: PendingBatch) -> None:
         plan, rows = self._plan, pending.rows
+        assert pending.layout.offsets is not None
         nodes = pending.layout.offsets[:-1]
         jobs = self._jobs(rows, EDGE_COLUMNS, (pending.layout.lengths, nodes, np.zeros_like(nodes)))
         if plan.verify_hash:

@@ -20,7 +20,7 @@ import torch
 from wdsbench import _core
 from wdsbench.errors import ShardError
 from wdsbench.loader.arguments import as_device, at_least, make_plan, widens_on_device
-from wdsbench.loader.decode import BatchDecoder, BatchPools, BatchTensors, PendingBatch
+from wdsbench.loader.decode import BatchDecoder, BatchPools, BatchTensors, PendingBatch, PoolMemory
 from wdsbench.loader.move import move_batch
 from wdsbench.loader.plan import batch_bytes, is_sparse
 from wdsbench.loader.reading import Reading
@@ -194,30 +194,32 @@ class TraceLoader:
         """Yield batches that are decoded in this process."""
         ahead = None if self._access == "sparse" else _core.ReadAhead(self._files)
         decoder = BatchDecoder(self.index, self._plan, self._files)
-        under_way: deque[PendingBatch] = deque()
+        under_way: deque[tuple[PendingBatch, PoolMemory]] = deque()
         for rows in self._reading.row_lists(stats.epoch, ahead):
-            under_way.append(decoder.start(rows, self._pools.batch()))
+            memory = self._pools.batch()
+            under_way.append((decoder.start(rows, memory), memory))
             if len(under_way) == BATCHES_AHEAD:
-                yield self._finished(decoder, under_way.popleft(), stats)
+                yield self._finished(decoder, *under_way.popleft(), stats)
         while under_way:
-            yield self._finished(decoder, under_way.popleft(), stats)
+            yield self._finished(decoder, *under_way.popleft(), stats)
 
-    def _finished(self, decoder: BatchDecoder, pending: PendingBatch, stats: LoaderStats) -> Batch:
+    def _finished(
+        self, decoder: BatchDecoder, pending: PendingBatch, memory: PoolMemory, stats: LoaderStats
+    ) -> Batch:
         asked = time.perf_counter()
-        tensors = decoder.tensors(pending)
-        batch = decoder.assemble(pending.rows, tensors)
+        batch = decoder.assemble(pending.rows, decoder.tensors(pending))
         if pending.run is not None:
             stats.decode_seconds += pending.run.busy_seconds
             stats.loader_waited_seconds += max(0.0, asked - pending.run.done_at)
         stats.bytes_read = decoder.bytes_read
-        stats.copied_batches = self._pools.ordinary
+        stats.copied_batches += memory.ordinary
         return batch
 
     def _from_workers(self, stats: LoaderStats) -> Generator[Batch]:
         """Yield batches that worker processes decode, in turn."""
         # A second iterator beside a living one has workers of its own.
         team, self._team = self._team, None
-        if team is None:
+        if team is None or not team.is_ours:
             team = WorkerTeam(
                 self.num_workers, self._reading, self._plan, self._access, sum(self._batch_bytes)
             )
@@ -244,7 +246,7 @@ class TraceLoader:
 
     def _keep(self, team: WorkerTeam) -> None:
         """Keep a team for the next epoch; one is enough."""
-        if self._team is None:
+        if self._team is None or not self._team.is_ours:
             self._team = team
         else:
             team.close()
@@ -261,8 +263,12 @@ class TraceLoader:
         rows = filled.rows
         if filled.slab is None:
             stats.copied_batches += 1
+            before = decoder.bytes_read
             pending = decoder.start(rows.tolist(), OrdinaryMemory())
-            return decoder.assemble(rows, decoder.tensors(pending))
+            batch = decoder.assemble(rows, decoder.tensors(pending))
+            stats.bytes_read += decoder.bytes_read - before
+            stats.decode_seconds += 0.0 if pending.run is None else pending.run.busy_seconds
+            return batch
         lease = team.lease(worker, filled.slab)
         cursor = SlabCursor(team.memory(worker, filled.slab), lease)
         tensors = decoder.placed(rows, filled.edge_counts, cursor)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,7 +56,7 @@ class RowsLayout:
         strides: int64 ``[B]``: elements from one of its layers to the next.
         padded: Tokens of every layer, zeros behind a sample's own; 0: no padding.
         lengths: int64 ``[B]``: wanted tokens of each sample.
-        offsets: int64 ``[B + 1]``: where its tokens start (jagged), or its nodes (graph).
+        offsets: int64 ``[B + 1]``: where its tokens start (jagged), or its nodes (graph), or None.
     """
 
     shape: tuple[int, ...]
@@ -63,34 +64,48 @@ class RowsLayout:
     strides: NDArray[np.int64]
     padded: int
     lengths: NDArray[np.int64]
-    offsets: NDArray[np.int64]
+    offsets: NDArray[np.int64] | None = None
 
 
 def rows_layout(plan: DecodePlan, features: int, rows: NDArray[np.int64]) -> RowsLayout:
     """Return the layout of the batch of these rows; the same in every process."""
+    if plan.layout == "stack":  # every sample has as many tokens
+        return _stacked(
+            plan.layers.size, features, rows.size, int(plan.ranges.count[rows[0]]), plan.squeeze
+        )
     layers = plan.layers.size
     lengths = plan.ranges.count[rows]
+    if plan.layout == "pad":
+        padded = int(lengths.max())
+        shape = (rows.size, layers, padded, features)
+        return RowsLayout(shape, *_even(rows.size, layers, padded * features), padded, lengths)
     if plan.layout == "graph":
         nodes = _starts(lengths * layers)
         targets, strides = nodes[:-1] * features, lengths * features
         return RowsLayout((int(nodes[-1]), features), targets, strides, 0, lengths, nodes)
+    if plan.layout == "separate":
+        sizes = _starts(lengths * (layers * features))
+        return RowsLayout((int(sizes[-1]),), sizes[:-1], lengths * features, 0, lengths)
     starts = _starts(lengths)
     total = int(starts[-1])
-    if plan.layout == "separate":
-        sizes = lengths * (layers * features)
-        strides = lengths * features
-        return RowsLayout((int(sizes.sum()),), _starts(sizes)[:-1], strides, 0, lengths, starts)
-    if plan.layout == "jagged":
-        strides = np.full(rows.size, total * features)
-        shape: tuple[int, ...] = (layers, total, features)
-        return RowsLayout(shape, starts[:-1] * features, strides, 0, lengths, starts)
-    padded = int(lengths.max())
-    stride = padded * features
-    shape = (rows.size, layers, padded, features)
-    if plan.squeeze:
-        shape = (rows.size, layers, features)
-    targets = np.arange(rows.size) * (layers * stride)
-    return RowsLayout(shape, targets, np.full(rows.size, stride), padded, lengths, starts)
+    strides = np.full(rows.size, total * features)
+    return RowsLayout(
+        (layers, total, features), starts[:-1] * features, strides, 0, lengths, starts
+    )
+
+
+@lru_cache(maxsize=16)
+def _stacked(layers: int, features: int, size: int, tokens: int, squeeze: bool) -> RowsLayout:
+    """Return the layout of ``size`` equal samples: of all batches of a loader but the last."""
+    shape = (size, layers, features) if squeeze else (size, layers, tokens, features)
+    return RowsLayout(
+        shape, *_even(size, layers, tokens * features), 0, np.full(size, tokens, np.int64)
+    )
+
+
+def _even(size: int, layers: int, stride: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return (targets, strides) of samples of equal size."""
+    return np.arange(size) * (layers * stride), np.full(size, stride)
 
 
 def batch_bytes(

@@ -98,13 +98,19 @@ class WorkerTeam:
         self._members: list[_Member] = []
         self._returned: deque[tuple[int, int, list[torch.cuda.Event]]] = deque()
         self._run = 0
+        self._begun: int | None = None  # the epoch that the workers have begun and nobody reads yet
         self._pid = os.getpid()
         self._finalizer = weakref.finalize(self, _stop, self._members, self._pid)
+        tasks: list[WorkerTask] = []
         for worker in range(workers):
             slabs = [SharedSlab(size) for _ in range(SLABS_EACH)]
             consumer = replace(here, worker=worker, workers=workers)
-            task = WorkerTask(consumer, reading, replace(plan, threads=0), access, slabs)
-            self._members.append(self._start(context, task))
+            task = WorkerTask(consumer, reading, replace(plan, threads=0), access)
+            self._members.append(self._start(context, task, slabs))
+            tasks.append(task)
+        if context.get_start_method() != "fork":
+            for member, task in zip(self._members, tasks, strict=True):
+                self._send(member, task)
         for member in self._members:
             for slab in member.slabs:
                 slab.close()
@@ -117,12 +123,15 @@ class WorkerTeam:
     def run(self, epoch: int) -> Iterator[tuple[int, Filled]]:
         """Yield (worker, batch) of an epoch; every batch's slab must be leased or given back.
 
+        When it is over the workers begin with the next one, as far as their slabs reach; it is
+        thrown away where another one is asked for.
+
         Raises:
             WdsbenchError: What a worker met, or that it died.
         """
-        self._run += 1
-        for member in self._members:
-            self._send(member, ("epoch", self._run, epoch))
+        if self._begun != epoch:
+            self._begin(epoch)
+        self._begun = None
         reading = deque(range(len(self._members)))
         while reading:
             worker = reading.popleft()
@@ -130,6 +139,14 @@ class WorkerTeam:
             if isinstance(message, Filled):
                 reading.append(worker)
                 yield worker, message
+        self._begin(epoch + 1)
+
+    def _begin(self, epoch: int) -> None:
+        """Let the workers read ``epoch``."""
+        self._run += 1
+        for member in self._members:
+            self._send(member, ("epoch", self._run, epoch))
+        self._begun = epoch
 
     def lease(self, worker: int, slab: int) -> Lease | None:
         """Return a lease of a filled slab to the consumer; None where the worker needs it back."""
@@ -148,19 +165,24 @@ class WorkerTeam:
         """Return a slab to its worker at once."""
         self._send(self._members[worker], ("free", slab))
 
-    def _start(self, context: BaseContext, task: WorkerTask) -> _Member:
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process started the workers; a forked child leaves them to its parent."""
+        return self._pid == os.getpid()
+
+    def _start(self, context: BaseContext, task: WorkerTask, slabs: list[SharedSlab]) -> _Member:
         ours, theirs = context.Pipe()
         forks = context.get_start_method() == "fork"
         foreign = [ours, *(member.connection for member in self._members)] if forks else []
         process = context.Process(  # type: ignore[attr-defined]
             target=work,
-            args=(task, theirs, foreign),
+            args=(task if forks else None, slabs, theirs, foreign),
             daemon=True,
             name=f"wdsbench-worker-{task.consumer.worker}",
         )
         process.start()
         theirs.close()
-        return _Member(process, ours, task.slabs)
+        return _Member(process, ours, slabs)
 
     def _take_back(self) -> None:
         """Return what the consumer has dropped to the workers."""
@@ -191,7 +213,7 @@ class WorkerTeam:
                 assert isinstance(message, (Filled, Finished))
                 return message
 
-    def _send(self, member: _Member, order: tuple[Any, ...]) -> None:
+    def _send(self, member: _Member, order: tuple[Any, ...] | WorkerTask) -> None:
         try:
             member.connection.send(order)
         except (BrokenPipeError, ConnectionResetError):

@@ -11,6 +11,7 @@ import os
 import pickle
 import select
 import signal
+import time
 import traceback
 from collections import deque
 from collections.abc import Iterator
@@ -90,65 +91,105 @@ class WorkerTask:
         reading: Which samples.
         plan: How they are decoded.
         access: How shards are read.
-        slabs: Its own slabs.
     """
 
     consumer: Consumer
     reading: Reading
     plan: DecodePlan
     access: str
-    slabs: list[SharedSlab]
 
 
-def work(task: WorkerTask, orders: Connection, foreign: list[Connection]) -> None:
+def work(
+    task: WorkerTask | None, slabs: list[SharedSlab], orders: Connection, foreign: list[Connection]
+) -> None:
     """Serve until told to quit, or until the training process is gone.
 
-    ``foreign`` are the training process's ends of pipes that a fork has copied; kept open here they
-    would hide its death from other workers.
+    Args:
+        task: What to do; None: it comes as the first order (a process that was not forked is
+            started with little, for a start that fails midway through much may hang).
+        slabs: The worker's own slabs.
+        orders: From the training process, and back to it.
+        foreign: The training process's ends of pipes that a fork has copied; kept open here they
+            would hide its death from other workers.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the training process's to handle
     for connection in foreign:
         connection.close()
-    appoint(task.consumer)
-    with suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        # These say that the training process is gone: there is nobody to tell.
-        _Worker(task, orders).serve()
+    with suppress(_ParentGoneError):  # there is nobody to tell
+        channel = _Channel(orders)
+        if task is None:
+            task = channel.receive()
+        assert isinstance(task, WorkerTask)
+        appoint(task.consumer)
+        _Worker(task, slabs, channel).serve()
+
+
+class _ParentGoneError(Exception):
+    """The training process has ended."""
+
+
+class _Channel:
+    """The pipe to the training process."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._parent = os.getppid()
+        self._poll = select.poll()  # kept: Connection.poll makes a selector a call, 20 us each
+        self._poll.register(connection.fileno(), select.POLLIN)
+
+    def waiting(self) -> bool:
+        """Return whether there is something to receive."""
+        return bool(self._poll.poll(0))
+
+    def receive(self) -> Any:
+        """Return what comes next.
+
+        Raises:
+            _ParentGoneError: Nothing will.
+        """
+        while not self._poll.poll(ORPHAN_SECONDS * 1e3):
+            if os.getppid() != self._parent:
+                raise _ParentGoneError
+        try:
+            return self._connection.recv()
+        except (EOFError, ConnectionResetError) as error:
+            raise _ParentGoneError from error
+
+    def send(self, message: Filled | Finished | Failed) -> None:
+        """Send a message.
+
+        Raises:
+            _ParentGoneError: There is nobody to take it.
+        """
+        try:
+            self._connection.send(message)
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise _ParentGoneError from error
 
 
 class _Worker:
-    def __init__(self, task: WorkerTask, orders: Connection) -> None:
+    def __init__(self, task: WorkerTask, slabs: list[SharedSlab], channel: _Channel) -> None:
         index = task.reading.index
         self._task = task
-        self._orders = orders
-        self._poll = select.poll()  # kept: Connection.poll makes a selector a call, 20 us each
-        self._poll.register(orders.fileno(), select.POLLIN)
+        self._slabs = slabs
+        self._channel = channel
         self._files = open_shards(index, access=task.access)
         self._ahead = None if task.access == "sparse" else _core.ReadAhead(self._files)
         self._decoder = BatchDecoder(index, task.plan, self._files)
-        self._free = deque(range(len(task.slabs)))
+        self._free = deque(range(len(slabs)))
         self._run = -1
         self._lists: Iterator[list[int]] | None = None
-        self._parent = os.getppid()
 
     def serve(self) -> None:
         while True:
             idle = self._lists is None or not self._free
-            if idle or self._poll.poll(0):
-                order = self._receive()
-                if order is None or order[0] == "quit":
+            if idle or self._channel.waiting():
+                order = self._channel.receive()
+                if order[0] == "quit":
                     return
                 self._obey(order)
             else:
                 self._read_one()
-
-    def _receive(self) -> tuple[Any, ...] | None:
-        """Return the next order; None where the training process is gone."""
-        while not self._poll.poll(ORPHAN_SECONDS * 1e3):
-            if os.getppid() != self._parent:
-                return None
-        order = self._orders.recv()
-        assert isinstance(order, tuple)
-        return order
 
     def _obey(self, order: tuple[Any, ...]) -> None:
         if order[0] == "free":
@@ -165,30 +206,31 @@ class _Worker:
             row_list = next(self._lists, None)
             if row_list is None:
                 self._lists = None
-                self._orders.send(Finished(self._run))
+                self._channel.send(Finished(self._run))
             else:
                 self._fill(row_list)
-        except (EOFError, BrokenPipeError, ConnectionResetError):
+        except _ParentGoneError:
             raise
         except Exception as error:
             self._lists = None
-            self._orders.send(Failed(self._run, _portable(error), traceback.format_exc()))
+            self._channel.send(Failed(self._run, _portable(error), traceback.format_exc()))
 
     def _fill(self, row_list: list[int]) -> None:
         slab = self._free.popleft()
         before = self._decoder.bytes_read
         try:
-            cursor = SlabCursor(self._task.slabs[slab].memory)
+            cursor = SlabCursor(self._slabs[slab].memory)
             pending = self._decoder.start(row_list, cursor)
             tensors = self._decoder.tensors(pending)
         except SlabFullError:
             self._free.append(slab)
-            self._orders.send(Filled(self._run, np.array(row_list, np.int64), None))
+            now = time.perf_counter()
+            self._channel.send(Filled(self._run, np.array(row_list, np.int64), None, done_at=now))
             return
         except Exception:
             self._free.append(slab)
             raise
-        self._orders.send(
+        self._channel.send(
             Filled(
                 self._run,
                 pending.rows,
@@ -197,7 +239,7 @@ class _Worker:
                 tensors.metas,
                 None if tensors.scales is None else tensors.scales.numpy(),
                 0.0 if pending.run is None else pending.run.busy_seconds,
-                0.0 if pending.run is None else pending.run.done_at,
+                time.perf_counter(),
                 self._decoder.bytes_read - before,
                 disk_bytes(),
             )

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from wdsbench import _core
 from wdsbench.errors import TraceError
@@ -55,28 +58,34 @@ def edges_of(trace: Trace, rule: EdgeRule) -> list[LayerEdges] | None:
         return trace.graphs
     if trace.attentions is None:
         return None
+    maps = attention_maps(trace.attentions)
+    try:
+        index, bits, pointer = _core.mean_edges(maps, rule.kind, rule.value)
+    except _core.FormatError as error:
+        raise _at(trace, f"layer {error.sample}: {error.detail}") from error
+    weight = bits.view(np.float16)
     layers: list[LayerEdges] = []
-    for number, attention in enumerate(trace.attentions):
-        dtype = np.float16 if attention.dtype == np.float16 else np.float32
-        try:
-            source, target, weight = _core.mean_edges(
-                np.ascontiguousarray(attention, dtype), rule.kind, rule.value
+    for number, (first, last) in enumerate(pairwise(pointer.tolist())):
+        own = weight[first:last]
+        if own.size and not (own.min() >= 0 and own.max() <= WEIGHT_MAX):
+            raise _at(
+                trace,
+                f"layer {number}: attention weights from {own.min()} to {own.max()}; a softmax"
+                " gives 0 to 1: save the attention probabilities, not the scores",
             )
-        except _core.FormatError as error:
-            raise TraceError(
-                f"layer {number}: {error.detail}",
-                file=trace.file,
-                position=trace.position,
-                question_id=trace.question_id,
-            ) from error
-        weights = weight.view(np.float16)
-        if weights.size and not (weights.min() >= 0 and weights.max() <= WEIGHT_MAX):
-            raise TraceError(
-                f"layer {number}: attention weights from {weights.min()} to {weights.max()}; a"
-                " softmax gives 0 to 1: save the attention probabilities, not the scores",
-                file=trace.file,
-                position=trace.position,
-                question_id=trace.question_id,
-            )
-        layers.append(LayerEdges(np.stack([source, target]), weights))
+        layers.append(LayerEdges(index[:, first:last], own))
     return layers
+
+
+def attention_maps(attentions: list[NDArray[Any]]) -> list[NDArray[Any]]:
+    """Return maps ``[H, T, T]`` as the C++ readers take them: C order, float16 or float32."""
+    return [
+        np.ascontiguousarray(layer, np.float16 if layer.dtype == np.float16 else np.float32)
+        for layer in attentions
+    ]
+
+
+def _at(trace: Trace, detail: str) -> TraceError:
+    return TraceError(
+        detail, file=trace.file, position=trace.position, question_id=trace.question_id
+    )

@@ -52,7 +52,7 @@ class SharedSlab:
             try:
                 os.posix_fallocate(self._descriptor, 0, size)
             except OSError as error:
-                os.close(self._descriptor)
+                self.close()
                 raise WdsbenchError(
                     f"cannot reserve {size / 1e6:.0f} MB of shared memory for a batch"
                     f" ({error.strerror}); use a smaller batch_size or fewer workers"

@@ -1,0 +1,614 @@
+"""start_rows: decodes in the background, many at once; and what only it and read_scales do."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scripts import run_code
+
+from wdsbench import _core
+
+L, T, D = 4, 5, 6
+
+Array = np.ndarray[Any, Any]
+
+
+class Members:
+    """A file of members at odd places, and the jobs that decode them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.data = bytearray()
+
+    def put(self, array: Array) -> tuple[int, int]:
+        """Append a member and return (offset, size)."""
+        stream = io.BytesIO()
+        np.save(stream, array)
+        self.data += b"odd"
+        offset = len(self.data)
+        self.data += stream.getvalue()
+        return offset, len(stream.getvalue())
+
+    def open(self, *, access: str = "map") -> _core.ShardFiles:
+        self.path.write_bytes(self.data)
+        return _core.ShardFiles([os.fsencode(self.path)], [len(self.data)], limit=1, access=access)
+
+
+@pytest.fixture
+def members(tmp_path: Path) -> Members:
+    return Members(tmp_path / "members")
+
+
+def start(
+    files: _core.ShardFiles, jobs: list[list[int]], out: Array, **options: Any
+) -> _core.RowsInFlight:
+    layers = np.arange(options.get("layers_stored", L))
+    defaults = {"layers_stored": L, "features": D, "token_padded": 0, "bf16": False, "threads": 2}
+    table = np.array(jobs, np.int64).reshape(-1, 10)
+    return _core.start_rows(files, table, layers, out=out, **{**defaults, **options})
+
+
+def job(
+    member: tuple[int, int],
+    *,
+    scale: tuple[int, int] = (0, 0),
+    tokens: int = T,
+    target: int = 0,
+    stride: int = T * D,
+) -> list[int]:
+    return [0, *member, *scale, tokens, 0, tokens, target, stride]
+
+
+def states(seed: int = 0, shape: tuple[int, ...] = (L, T, D)) -> Array:
+    return (np.random.default_rng(seed).normal(size=shape) * 10).astype(np.float16)
+
+
+def big(members: Members, megabytes: int, samples: int) -> tuple[list[list[int]], Array, int]:
+    """Put ``samples`` members that decode to ``megabytes`` each; return jobs, values, features."""
+    features = megabytes * (1 << 20) // 4 // (L * T)
+    values = states(1, (L, T, features))
+    place = members.put(values)
+    size = values.size
+    jobs = [job(place, target=i * size, stride=T * features) for i in range(samples)]
+    return jobs, values, features
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 8])
+@pytest.mark.parametrize("access", ["map", "sparse", "pread"])
+def test_many_in_flight_waited_for_in_any_order(
+    members: Members, threads: int, access: str
+) -> None:
+    every = [states(seed) for seed in range(200)]
+    places = [members.put(values) for values in every]
+    files = members.open(access=access)
+    runs = []
+    for first in range(0, 200, 5):
+        out = np.full(5 * L * T * D, np.nan, np.float32)
+        jobs = [job(places[first + i], target=i * L * T * D) for i in range(5)]
+        runs.append((first, out, start(files, jobs, out, threads=threads)))
+    del files
+    np.random.default_rng(threads).shuffle(runs)
+    for first, out, run in runs:
+        run.wait()
+        expected = np.stack(every[first : first + 5]).astype(np.float32)
+        np.testing.assert_array_equal(out.reshape(expected.shape), expected)
+        assert run.busy_seconds > 0
+        assert run.done_at > 0
+
+
+def test_waiting_twice(members: Members) -> None:
+    good, bad = members.put(states()), members.put(np.zeros((L, T, D + 1), np.float16))
+    files = members.open()
+    out = np.empty(L * T * D, np.float32)
+    run = start(files, [job(good)], out)
+    run.wait()
+    run.wait()
+    failing = start(files, [job(bad)], out)
+    for _ in range(2):
+        with pytest.raises(_core.FormatError, match="expected"):
+            failing.wait()
+
+
+def test_nothing_to_do(members: Members) -> None:
+    files = members.open()
+    run = start(files, [], np.empty(0, np.float32))
+    run.wait()
+    assert run.busy_seconds == 0
+
+
+def test_done_at_is_on_the_clock_of_perf_counter(members: Members) -> None:
+    files = members.open()
+    del files
+    place = members.put(states())
+    files = members.open()
+    for threads in (1, 2):
+        before = time.perf_counter()
+        run = start(files, [job(place)], np.empty(L * T * D, np.float32), threads=threads)
+        run.wait()
+        assert before <= run.done_at <= time.perf_counter()
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_dropped_before_its_end(members: Members, threads: int) -> None:
+    jobs, values, features = big(members, 4, 8)
+    files = members.open()
+    options = {"features": features, "threads": threads}
+    for _ in range(10):
+        out = np.full(8 * values.size, -1, np.float32)
+        run = start(files, jobs, out, **options)
+        del run
+        # Nobody works on it any more.
+        before = out.copy()
+        out[:] = -2
+        assert (out == -2).all()
+        assert set(np.unique(before[:: values.size])) <= {-1.0, np.float32(values[0, 0, 0])}
+    out = np.empty(8 * values.size, np.float32)
+    start(files, jobs, out, **options).wait()
+    np.testing.assert_array_equal(out.reshape(8, *values.shape)[7], values.astype(np.float32))
+
+
+def test_a_dropped_run_does_not_hold_up_others(members: Members) -> None:
+    jobs, values, features = big(members, 4, 16)
+    small = members.put(states())
+    files = members.open()
+    for _ in range(5):
+        outs = [np.empty(16 * values.size, np.float32) for _ in range(3)]
+        runs = [start(files, jobs, out, features=features) for out in outs]
+        out = np.empty(L * T * D, np.float32)
+        last = start(files, [job(small)], out)
+        del runs
+        last.wait()
+        np.testing.assert_array_equal(out.reshape(L, T, D), states().astype(np.float32))
+
+
+def test_the_buffer_lives_as_long_as_the_run(members: Members) -> None:
+    jobs, values, features = big(members, 4, 4)
+    files = members.open()
+    for _ in range(10):
+        out = np.empty(4 * values.size, np.float32)
+        run = start(files, jobs, out, features=features)
+        del out
+        np.full(4 * values.size, 7, np.float32)  # would take its place
+        run.wait()
+
+
+@pytest.mark.parametrize("threads", [1, 2, 8])
+def test_the_lowest_failing_sample_is_named(members: Members, threads: int) -> None:
+    good = members.put(states())
+    wrong_shape = members.put(np.zeros((L, T + 1, D), np.float16))
+    wrong_type = members.put(np.zeros((L, T, D), np.complex64))
+    files = members.open()
+    out = np.empty(L * T * D, np.float32)
+    rng = np.random.default_rng(threads)
+    for _ in range(50):
+        first = int(rng.integers(0, 30))
+        kinds = [good] * first + [wrong_shape if rng.random() < 0.5 else wrong_type]
+        kinds += [(good, wrong_shape, wrong_type)[i] for i in rng.integers(0, 3, 30)]
+        run = start(files, [job(kind) for kind in kinds], out, threads=threads)
+        with pytest.raises(_core.FormatError) as caught:
+            run.wait()
+        assert caught.value.sample == first
+        assert caught.value.member == "hidden"
+        assert caught.value.kind == ("shape" if kinds[first] == wrong_shape else "dtype")
+    with pytest.raises(_core.FormatError):
+        start(files, [job(wrong_shape)] * 3, out, threads=threads).wait()
+
+
+def test_an_error_dropped_is_nobodys(members: Members) -> None:
+    bad = members.put(np.zeros((L, T + 1, D), np.float16))
+    good = members.put(states())
+    files = members.open()
+    for _ in range(20):
+        start(files, [job(bad)] * 9, np.empty(L * T * D, np.float32))
+    out = np.empty(L * T * D, np.float32)
+    start(files, [job(good)], out).wait()
+    np.testing.assert_array_equal(out.reshape(L, T, D), states().astype(np.float32))
+
+
+def test_a_cut_between_start_and_wait(members: Members) -> None:
+    place = members.put(states())
+    files = members.open()
+    run = start(files, [job(place)], np.empty(L * T * D, np.float32))
+    os.truncate(members.path, place[0] + 10)
+    with pytest.raises(_core.FormatError) as caught:
+        run.wait()
+    assert (caught.value.kind, caught.value.sample) == ("truncated", 0)
+    assert place[0] + 10 <= caught.value.offset_bytes <= len(members.data)
+
+
+def test_the_first_sample_of_a_changed_file_is_named(tmp_path: Path) -> None:
+    every = [Members(tmp_path / str(number)) for number in range(3)]
+    places = [one.put(states()) for one in every]
+    for one in every:
+        one.path.write_bytes(one.data)
+        os.utime(one.path, ns=(1, 1))
+    files = _core.ShardFiles(
+        [os.fsencode(one.path) for one in every], [len(one.data) for one in every], limit=3
+    )
+    jobs = [[shard, *job(places[shard])[1:]] for shard in (2, 0, 0, 1, 2, 1)]
+    run = start(files, jobs, np.empty(L * T * D, np.float32))
+    run.wait()
+    os.utime(every[1].path)
+    with pytest.raises(_core.FormatError, match="was written to") as caught:
+        run.wait()
+    assert (caught.value.kind, caught.value.sample, caught.value.member) == ("io", 3, "")
+
+
+HALVES = np.arange(65536, dtype=np.uint16).view(np.float16)
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_stored_bits(members: Members, bf16: bool, threads: int) -> None:
+    shape = (8, 16, 512)
+    values = HALVES.reshape(shape)
+    place = members.put(values.view(np.uint16) if bf16 else values)
+    # A scale is left to whoever widens.
+    scale = members.put(np.full(8, 4, np.float32))
+    files = members.open()
+    padded = 16 + 3
+    out = np.full(2 * 8 * padded * 512, 0xABCD, np.uint16)
+    jobs = [
+        job(place, scale=scale, tokens=16, target=target, stride=padded * 512)
+        for target in (0, out.size // 2)
+    ]
+    more = {"layers_stored": 8, "features": 512, "token_padded": padded, "threads": threads}
+    start(files, jobs, out, bf16=bf16, **more).wait()
+    body = out.reshape(2, 8, padded, 512)
+    for sample in body:
+        np.testing.assert_array_equal(sample[:, :16], values.view(np.uint16))
+        assert not sample[:, 16:].any()
+
+
+@pytest.mark.parametrize("dtype", ["<f4", "<f8", "|i1", "<i2", "<i8", "|u1", "<u2", "<u4", "|b1"])
+def test_other_dtypes_have_no_stored_bits(members: Members, dtype: str) -> None:
+    place = members.put(np.ones((L, T, D), dtype))
+    files = members.open()
+    with pytest.raises(_core.FormatError, match="is not stored in 16 bits") as caught:
+        start(files, [job(place)], np.empty(L * T * D, np.uint16)).wait()
+    assert (caught.value.kind, caught.value.sample) == ("dtype", 0)
+
+
+@pytest.mark.parametrize("dtype", ["<f2", "<f4", "<i2"])
+def test_bf16_is_what_is_stored_as_u2(members: Members, dtype: str) -> None:
+    place = members.put(np.ones((L, T, D), dtype))
+    files = members.open()
+    for kind in (np.float32, np.uint16):
+        with pytest.raises(_core.FormatError, match="the index says bf16"):
+            start(files, [job(place)], np.empty(L * T * D, kind), bf16=True).wait()
+
+
+@pytest.mark.parametrize("dtype", [np.int16, np.float16, np.float64, np.int32])
+def test_other_buffers_are_refused(members: Members, dtype: Any) -> None:
+    place = members.put(states())
+    files = members.open()
+    with pytest.raises(TypeError, match="out: must be a C-contiguous NumPy array"):
+        start(files, [job(place)], np.empty(L * T * D, dtype))
+    with pytest.raises((TypeError, ValueError), match="out"):
+        start(files, [job(place)], np.empty((L * T, D), np.uint16))
+    with pytest.raises((TypeError, ValueError), match="out"):
+        start(files, [job(place)], np.empty(2 * L * T * D, np.uint16)[::2])
+
+
+def test_scales_of_some_samples(members: Members) -> None:
+    factors = np.array([1, 2, 0.5, 2.0**100], np.float32)
+    place, scale = members.put(states()), members.put(factors)
+    files = members.open()
+    table = np.array([job(place), job(place, scale=scale), job(place)], np.int64)
+    wanted = np.array([3, 1, 1])
+    read = _core.read_scales(files, table, wanted, layers_stored=L)
+    assert read.dtype == np.float32
+    ones = np.ones(3, np.float32)
+    np.testing.assert_array_equal(read, [ones, factors[wanted], ones])
+    none = np.empty((0, 10), np.int64)
+    assert _core.read_scales(files, none, wanted, layers_stored=L).shape == (0, 3)
+    nothing = np.empty(0, np.int64)
+    assert _core.read_scales(files, table, nothing, layers_stored=L).shape == (3, 0)
+
+
+@pytest.mark.parametrize(
+    ("array", "kind"),
+    [
+        (np.ones(L + 1, np.float32), "shape"),
+        (np.ones((L, 1), np.float32), "shape"),
+        (np.ones(L, np.float64), "dtype"),
+        (np.ones(L, np.complex64), "dtype"),
+    ],
+)
+def test_a_wrong_scale_is_named(members: Members, array: Array, kind: str) -> None:
+    good, bad = members.put(np.ones(L, np.float32)), members.put(array)
+    files = members.open()
+    table = np.array([job((0, 0), scale=good), job((0, 0), scale=bad)], np.int64)
+    with pytest.raises(_core.FormatError) as caught:
+        _core.read_scales(files, table, np.arange(L), layers_stored=L)
+    error = caught.value
+    assert (error.kind, error.sample, error.member) == (kind, 1, "hidden_scale")
+    assert bad[0] <= error.offset_bytes <= bad[0] + bad[1]
+
+
+# Elements of the batch buffer, features, offset of its first element from a cache line.
+LARGE = [(3_000_000, 1000, 0), (3_000_000, 997, 4), (1_200_000, 1001, 8), (1_100_000, 3, 60)]
+
+
+@pytest.mark.parametrize(("elements", "features", "shift"), LARGE)
+@pytest.mark.parametrize("dtype", ["<f2", "<f4"])
+@pytest.mark.parametrize("access", ["map", "pread"])
+def test_padding_of_large_batches(
+    members: Members, elements: int, features: int, shift: int, dtype: str, access: str
+) -> None:
+    padded = 7
+    samples = elements // (L * padded * features)
+    lengths = np.random.default_rng(0).integers(0, padded + 1, samples).tolist()
+    stride = padded * features
+    values = [states(n, (L, n, features)).astype(dtype) for n in range(padded + 1)]
+    places = [members.put(one) for one in values]
+    files = members.open(access=access)
+    size = samples * L * stride
+    memory = np.full(size * 4 + 128, 0xA5, np.uint8)
+    begin = -memory.ctypes.data % 64 + shift
+    out = memory[begin : begin + size * 4].view(np.float32)
+    assert out.nbytes >= 4 << 20
+    jobs = [
+        job(places[n], tokens=n, target=i * L * stride, stride=stride)
+        for i, n in enumerate(lengths)
+    ]
+    start(files, jobs, out, features=features, token_padded=padded, threads=3).wait()
+    expected = np.zeros((samples, L, padded, features), np.float32)
+    for i, n in enumerate(lengths):
+        expected[i, :, :n] = values[n]
+    np.testing.assert_array_equal(out.reshape(expected.shape), expected)
+    assert (memory[:begin] == 0xA5).all()
+    assert (memory[begin + size * 4 :] == 0xA5).all()
+
+
+def test_a_misaligned_buffer_is_written_or_refused(members: Members) -> None:
+    place = members.put(states())
+    files = members.open()
+    memory = np.full(L * T * D * 4 + 8, 0xA5, np.uint8)
+    out = memory[1 : 1 + L * T * D * 4].view(np.float32)
+    try:
+        start(files, [job(place)], out).wait()
+    except (TypeError, ValueError) as error:
+        assert "out" in str(error)  # noqa: PT017
+    else:
+        np.testing.assert_array_equal(out.reshape(L, T, D), states().astype(np.float32))
+
+
+def test_the_gil_is_released(members: Members) -> None:
+    jobs, values, features = big(members, 8, 12)
+    files = members.open()
+    out = np.empty(12 * values.size, np.float32)
+    going, steps = threading.Event(), [0]
+
+    def count() -> None:
+        while not going.is_set():
+            steps[0] += 1
+            time.sleep(0)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(100.0)  # nobody is asked to hand the GIL over
+    thread = threading.Thread(target=count)
+    try:
+        thread.start()
+        for threads in (1, 2):
+            before = steps[0]
+            start(files, jobs, out, features=features, threads=threads).wait()
+            assert steps[0] > before
+    finally:
+        going.set()
+        sys.setswitchinterval(interval)
+        thread.join()
+    np.testing.assert_array_equal(out.reshape(12, *values.shape)[11], values.astype(np.float32))
+
+
+def test_python_threads_share_the_pool(members: Members) -> None:
+    every = [states(seed) for seed in range(20)]
+    places = [members.put(values) for values in every]
+    bad = members.put(np.zeros((L, T + 1, D), np.float16))
+    files = members.open()
+    wrong: list[object] = []
+
+    def work(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        try:
+            for _ in range(100):
+                chosen = rng.integers(0, 20, 6).tolist()
+                out = np.empty(6 * L * T * D, np.float32)
+                jobs = [job(places[c], target=i * L * T * D) for i, c in enumerate(chosen)]
+                run = start(files, jobs, out, threads=int(rng.integers(1, 5)))
+                if rng.random() < 0.2:
+                    continue
+                run.wait()
+                if not (out.reshape(6, L, T, D) == np.stack([every[c] for c in chosen])).all():
+                    wrong.append(chosen)
+                failing = start(files, [job(bad)], out, threads=2)
+                try:
+                    failing.wait()
+                    wrong.append("no error")
+                except _core.FormatError:
+                    pass
+        except Exception as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_one_run_waited_for_by_many(members: Members) -> None:
+    jobs, values, features = big(members, 4, 8)
+    files = members.open()
+    for count in (1, 2, 4):
+        out = np.empty(8 * values.size, np.float32)
+        run = start(files, jobs, out, features=features, threads=count)
+        threads = [threading.Thread(target=run.wait) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        np.testing.assert_array_equal(out.reshape(8, *values.shape)[7], values.astype(np.float32))
+
+
+FORK = """
+import gc, os, signal, sys
+import numpy as np
+from pathlib import Path
+from wdsbench import _core
+path, offset, size = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+L, T, D = 4, 64, 1024
+def start(threads=2):
+    files = _core.ShardFiles([os.fsencode(path)], [path.stat().st_size], limit=1)
+    out = np.zeros(8 * L * T * D, np.float32)
+    jobs = np.array([[0, offset, size, 0, 0, T, 0, T, i * L * T * D, T * D] for i in range(8)])
+    run = _core.start_rows(files, jobs, np.arange(L), layers_stored=L, features=D, token_padded=0,
+                           bf16=False, out=out, threads=threads)
+    return run, out
+def right(out):
+    return bool((out == 3).all())
+def child(work):
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(20)
+        code = 99
+        try:
+            code = work()
+        finally:
+            os._exit(code or 0)
+    return pid
+def ended(pid):
+    status = os.waitpid(pid, 0)[1]
+    assert status == 0, status
+start()[0].wait()
+"""
+
+
+def run_fork(members: Members, body: str) -> None:
+    place = members.put(np.full((4, 64, 1024), 3, np.float16))
+    members.open()
+    run_code(FORK + body, members.path, *place)
+
+
+def test_a_fork_while_runs_are_in_flight(members: Members) -> None:
+    body = """
+for number in range(40):
+    runs = [start(threads) for threads in (1, 2, 3)]
+    def work():
+        for run, _ in runs:
+            try:
+                run.wait()
+            except RuntimeError as error:
+                assert "before the process was forked" in str(error)
+            else:
+                return 1
+        fresh = [start(threads) for threads in (1, 2, 3)]
+        for run, out in fresh:
+            run.wait()
+            if not right(out):
+                return 2
+        runs.clear()
+        gc.collect()
+    pid = child(work)
+    for run, out in runs:
+        run.wait()
+        assert right(out)
+    ended(pid)
+"""
+    run_fork(members, body)
+
+
+def test_a_child_that_drops_its_parents_runs(members: Members) -> None:
+    body = """
+for number in range(20):
+    runs = [start(threads) for threads in (1, 2, 3)]
+    def work():
+        runs.clear()
+        run, out = start()
+        run.wait()
+        return 0 if right(out) else 2
+    pid = child(work)
+    for run, out in runs:
+        run.wait()
+        assert right(out)
+    ended(pid)
+"""
+    run_fork(members, body)
+
+
+def test_a_child_of_a_child(members: Members) -> None:
+    body = """
+run, out = start()
+def grandchild():
+    run, out = start()
+    run.wait()
+    return 0 if right(out) else 2
+def work():
+    ended(child(grandchild))
+    ended(child(grandchild))
+    grandchild()
+    ended(child(grandchild))
+ended(child(work))
+run.wait()
+assert right(out)
+"""
+    run_fork(members, body)
+
+
+def test_a_child_that_exits_as_python_does(members: Members) -> None:
+    body = """
+runs = [start(threads) for threads in (1, 2, 3)]
+pid = os.fork()
+if pid == 0:
+    signal.alarm(20)
+    sys.exit(0)  # destructors and all
+ended(pid)
+for run, out in runs:
+    run.wait()
+    assert right(out)
+pid = os.fork()
+if pid == 0:
+    signal.alarm(20)
+    run, out = start()
+    sys.exit(0)
+ended(pid)
+"""
+    run_fork(members, body)
+
+
+def test_a_fork_in_another_thread(members: Members) -> None:
+    body = """
+import threading
+stop = threading.Event()
+def decode():
+    while not stop.is_set():
+        run, out = start()
+        run.wait()
+        assert right(out)
+threads = [threading.Thread(target=decode) for _ in range(2)]
+for thread in threads:
+    thread.start()
+def work():
+    run, out = start()
+    run.wait()
+    return 0 if right(out) else 2
+for _ in range(60):
+    ended(child(work))
+stop.set()
+for thread in threads:
+    thread.join()
+"""
+    run_fork(members, body)
+
+
+def test_the_end_of_the_process_with_runs_in_flight(members: Members) -> None:
+    run_fork(members, "kept = [start(threads) for threads in (1, 2, 3) for _ in range(10)]")

@@ -1,0 +1,162 @@
+"""States that travel in 16 bits and are widened where they arrive: the same values."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from builders import Packed, make_dataset, make_raw, write_pickle, write_scores
+from loaded import assert_same, by_sample
+
+from wdsbench import TraceLoader
+from wdsbench.loader.move import move_batch
+from wdsbench.pack import pack
+from wdsbench.shards.members import HIDDEN
+
+CHOICES: list[dict[str, Any]] = [
+    {"tokens": "last"},
+    {"tokens": "last", "layers": [2, 0, 2]},
+    {"tokens": "all", "layout": "pad"},
+    {"tokens": 3, "layout": "pad", "layers": [1]},
+    {"tokens": "answer", "layout": "jagged"},
+    {"tokens": "all", "layout": "jagged", "layers": [2, 1]},
+    {"tokens": ("first", 2), "layout": "pad"},
+    {"layout": "graph"},
+    {"layout": "graph", "layers": [2, 0]},
+]
+
+
+def ids(choice: dict[str, Any]) -> str:
+    return "-".join(str(value) for value in choice.values())
+
+
+@pytest.fixture(scope="module")
+def half(tmp_path_factory: pytest.TempPathFactory) -> Packed:
+    return make_dataset(tmp_path_factory.mktemp("half"), traces=40)
+
+
+@pytest.fixture(scope="module")
+def scaled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Every third sample is beyond float16, in layers of its own."""
+    folder = tmp_path_factory.mktemp("scaled")
+    raws = [make_raw(f"q{i}", seed=i, dtype=np.float32) for i in range(40)]
+    for i, raw in enumerate(raws):
+        if i % 3 == 0:
+            raw["hidden_states"][i % 2] *= np.float32(10.0 ** (4 + i % 7))
+    write_pickle(folder / "t.pkl", raws)
+    scores = write_scores(folder / "s.csv", {raw["question_id"]: 1.0 for raw in raws})
+    pack([str(folder / "t.pkl")], folder / "shards", scores=scores)
+    return folder / "shards"
+
+
+@pytest.fixture(scope="module")
+def bf16(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data set whose members hold bfloat16 bits, as another packer may write it."""
+    packed = make_dataset(tmp_path_factory.mktemp("bf16"), traces=40)
+    loader = TraceLoader(packed.folder, split=None)
+    rng = np.random.default_rng(0)
+    for row in range(len(loader.index)):
+        shard = loader.index.shard_path(int(loader.index.columns["shard"][row]))
+        offset = int(loader.index.member(HIDDEN, "offset")[row])
+        size = int(loader.index.member(HIDDEN, "size")[row])
+        with shard.open("r+b") as file:
+            file.seek(offset)
+            member = file.read(size).replace(b"'<f2'", b"'<u2'", 1)
+            count = (size - 128) // 2
+            values = (rng.normal(size=count) * 1e30).astype(np.float32)
+            bits = (values.view(np.uint32) >> 16).astype(np.uint16)
+            file.seek(offset)
+            file.write(member[:128] + bits.tobytes())
+    path = packed.folder / "index.json"
+    index = json.loads(path.read_text())
+    index["fields"]["hidden"]["dtype"] = "bf16"
+    path.write_text(json.dumps(index))
+    return packed.folder
+
+
+@pytest.fixture(params=["half", "scaled", "bf16"])
+def folder(request: pytest.FixtureRequest) -> Path:
+    made = request.getfixturevalue(request.param)
+    return made.folder if isinstance(made, Packed) else Path(made)
+
+
+def load(folder: Path, **options: Any) -> TraceLoader:
+    return TraceLoader(folder, split=None, batch_size=7, **options)
+
+
+@pytest.mark.parametrize("choice", CHOICES, ids=ids)
+@pytest.mark.parametrize("workers", [0, 1])
+def test_widened_there_as_here(folder: Path, choice: dict[str, Any], workers: int) -> None:
+    here = by_sample(load(folder, **choice))
+    loader = load(folder, **choice, device="cpu", widen="device", num_workers=workers)
+    batches = list(loader)
+    for batch in batches:
+        states = batch.graph.x if batch.graph is not None else batch.hidden
+        assert states.dtype == torch.float32
+        assert batch.hidden_scale is None
+    assert_same(by_sample(batches), here)
+
+
+def test_what_is_scaled_is_really_beyond_half(scaled: Path) -> None:
+    loader = load(scaled, tokens="all", layout="pad")
+    largest = max(float(batch.hidden.abs().max()) for batch in loader if batch.hidden is not None)
+    assert largest > 1e6
+    assert loader.index.member("hidden_scale.npy", "size").any()
+
+
+def test_device_cpu_alone_changes_nothing(folder: Path) -> None:
+    assert_same(by_sample(load(folder, device="cpu")), by_sample(load(folder)))
+
+
+def test_half_the_bytes_are_kept(half: Packed) -> None:
+    here = load(half.folder, tokens="all", layout="pad")
+    there = load(half.folder, tokens="all", layout="pad", device="cpu", widen="device")
+    assert here._batch_bytes[0] == 2 * there._batch_bytes[0]
+
+
+def test_moving_twice_scales_once(scaled: Path) -> None:
+    loader = load(scaled, device="cpu", widen="device")
+    for batch in loader:
+        again = move_batch(batch, torch.device("cpu"))
+        assert again.hidden is not None
+        assert torch.equal(again.hidden, batch.hidden)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"widen": "device"}, "needs a device"),
+        ({"widen": "gpu", "device": "cpu"}, "'gpu' is not one of host, device"),
+        ({"widen": "", "device": "cpu"}, "'' is not one of host, device"),
+    ],
+)
+def test_wrong_arguments(half: Packed, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        load(half.folder, **options)
+
+
+def test_states_of_other_widths_are_refused(half: Packed, tmp_path: Path) -> None:
+    import shutil
+
+    shutil.copytree(half.folder, tmp_path / "shards")
+    path = tmp_path / "shards" / "index.json"
+    index = json.loads(path.read_text())
+    index["fields"]["hidden"]["dtype"] = "<f4"
+    path.write_text(json.dumps(index))
+    with pytest.raises(ValueError, match="states are stored as <f4, not in 16 bits"):
+        load(tmp_path / "shards", device="cpu", widen="device")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("choice", CHOICES, ids=ids)
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("widen", ["host", "device"])
+def test_on_a_gpu_as_here(folder: Path, choice: dict[str, Any], workers: int, widen: str) -> None:
+    here = by_sample(load(folder, **choice))
+    loader = load(folder, **choice, device="cuda", widen=widen, num_workers=workers)
+    for _ in range(3):
+        assert_same(by_sample(loader), here)

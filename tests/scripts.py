@@ -1,0 +1,77 @@
+"""Python scripts in processes of their own: for what may crash, hang or be killed."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+TESTS = Path(__file__).parent
+
+#: A script that takes longer hangs; no test asserts how long one takes.
+HANGS_SECONDS = 40.0
+
+
+def run_code(code: str, *arguments: object, check: bool = True) -> subprocess.CompletedProcess[str]:
+    """Run ``code`` with ``arguments`` in ``sys.argv[1:]``; with ``check`` it must end well."""
+    command = [sys.executable, "-W", "error::UserWarning", "-c", code, *map(str, arguments)]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=HANGS_SECONDS,
+        env={**os.environ, "PYTHONPATH": str(TESTS)},
+    )
+    if check:
+        assert done.returncode == 0, done.stderr
+    return done
+
+
+def run_file(path: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run a script file, as a user does; whoever it has started is ended when it hangs."""
+    command = [sys.executable, str(path), *map(str, arguments)]
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            out, err = process.communicate(timeout=HANGS_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def until(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
+    """Return whether ``condition`` became true before the time was over."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether a process runs; a zombie does not."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
+
+
+def open_files(*, collect: bool = True) -> int:
+    """Return how many descriptors this process has open; with ``collect`` without garbage's."""
+    if collect:
+        gc.collect()
+    return len(list(Path("/proc/self/fd").iterdir()))
