@@ -98,7 +98,11 @@ void ReadAhead::Server::serve() {
     }
     lock.unlock();
     try {
-      read_ahead(files_->open(chunk.shard)->descriptor(), chunk.offset, chunk.size);
+      const auto file = files_->open(chunk.shard);
+      if (chunk.offset < file->size()) {
+        read_ahead(file->descriptor(), chunk.offset,
+                   std::min(chunk.size, file->size() - chunk.offset));
+      }
     } catch (const std::exception &) {
       // The reader that needs these bytes will meet the same and say so.
     }

@@ -399,9 +399,11 @@ def test_the_gil_is_released(members: Members) -> None:
     try:
         thread.start()
         for threads in (1, 2):
-            before = steps[0]
-            start(files, jobs, out, features=features, threads=threads).wait()
-            assert steps[0] > before
+            before, tries = steps[0], 0
+            while steps[0] == before:  # a busy machine may not run the other thread at once
+                assert tries < 100
+                tries += 1
+                start(files, jobs, out, features=features, threads=threads).wait()
     finally:
         going.set()
         sys.setswitchinterval(interval)
@@ -489,7 +491,6 @@ def child(work):
 def ended(pid):
     status = os.waitpid(pid, 0)[1]
     assert status == 0, status
-start()[0].wait()
 """
 
 

@@ -63,8 +63,8 @@ def test_a_wrong_word_is_an_error_before_anything_is_read(
     packed: Packed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ("--traces", str(packed.folder.parent / "traces_data/*"), "--out", str(tmp_path / "o"))
-    assert run("pack", *words, "--attention", "full") == 1
-    assert "'full' is not packed by this version" in capsys.readouterr().err
+    assert run("pack", *words, "--attention", "some") == 1
+    assert "'some' is not one of full, edges, heads, sketch, none" in capsys.readouterr().err
     assert not (tmp_path / "o").exists()
 
 

@@ -50,7 +50,7 @@ def test_the_same_bytes(tmp_path: Path, access: str) -> None:
     rng = np.random.default_rng(0)
     ends = [0, 1, 63, 64, PAGE - 1, PAGE, 256 * 1024, 256 * 1024 + 1, SIZE - 1, SIZE]
     ranges = list(itertools.combinations_with_replacement(ends, 2))
-    ranges += [tuple(sorted(pair)) for pair in rng.integers(0, SIZE, (50, 2)).tolist()]  # type: ignore[misc]
+    ranges += [tuple(sorted(pair)) for pair in rng.integers(0, SIZE, (50, 2)).tolist()]
     for shard in (0, 1):
         expected = content(shard)
         for first, last in ranges:

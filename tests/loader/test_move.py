@@ -95,7 +95,7 @@ def test_widened_there_as_here(folder: Path, choice: dict[str, Any], workers: in
     loader = load(folder, **choice, device="cpu", widen="device", num_workers=workers)
     batches = list(loader)
     for batch in batches:
-        states = batch.graph.x if batch.graph is not None else batch.hidden
+        states: Any = batch.graph.x if batch.graph is not None else batch.hidden
         assert states.dtype == torch.float32
         assert batch.hidden_scale is None
     assert_same(by_sample(batches), here)
@@ -123,6 +123,7 @@ def test_moving_twice_scales_once(scaled: Path) -> None:
     for batch in loader:
         again = move_batch(batch, torch.device("cpu"))
         assert again.hidden is not None
+        assert batch.hidden is not None
         assert torch.equal(again.hidden, batch.hidden)
 
 

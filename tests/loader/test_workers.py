@@ -27,6 +27,7 @@ from wdsbench import Batch, DecodeError, TraceLoader, WdsbenchError
 from wdsbench.loader import team as team_module
 from wdsbench.loader.decode import BatchDecoder
 from wdsbench.loader.team import SLABS_EACH
+from wdsbench.ring import SharedSlab
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs memfd_create"),
@@ -113,7 +114,9 @@ def test_one_worker_makes_the_same_batches(packed: Packed, choice: dict[str, Any
     alone = load(packed, 0, **choice)
     for ours, theirs in zip(load(packed, 1, **choice), alone, strict=True):
         assert ours.keys == theirs.keys
-        states = [one.graph.x if one.graph is not None else one.hidden for one in (ours, theirs)]
+        states: list[Any] = [
+            one.graph.x if one.graph is not None else one.hidden for one in (ours, theirs)
+        ]
         assert torch.equal(states[0], states[1])
         assert torch.equal(ours.label, theirs.label)
 
@@ -463,7 +466,7 @@ def test_workers_share_no_more_than_they_may(
 ) -> None:
     monkeypatch.setattr(team_module, "SHARED_LIMIT_BYTES", 3_000_000)
     sizes: list[int] = []
-    make = team_module.SharedSlab
+    make = SharedSlab
 
     def count(size: int) -> Any:
         sizes.append(size)

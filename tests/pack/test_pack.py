@@ -340,7 +340,7 @@ def test_two_runs_never_write_into_one_folder(tmp_path: Path) -> None:
         {"missing_score": "ignore"},
         {"split_by": "day"},
         {"overflow": "wrap"},
-        {"attention": ("heads",)},
+        {"head_threshold": 1.5},
         {"attention": ("eyes",)},
         {"threshold": float("nan")},
         {"edge_rule": "top"},

@@ -237,7 +237,7 @@ def test_dropped_before_the_next_is_added(given: list[int]) -> None:
         lambda t: t.untyped_storage(),
         lambda t: (t * torch.ones(1, requires_grad=True)).grad_fn,
         lambda t: torch.nn.Parameter(t),
-        lambda t: torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(t)),
+        lambda t: torch.from_dlpack(t),  # type: ignore[attr-defined]
     ],
 )
 def test_whatever_sees_the_memory_keeps_it(

@@ -124,7 +124,7 @@ def test_the_host_side_is_kept_until_its_copy_is_done() -> None:
             del item, memory
 
     for i, item in enumerate(DeviceCopies(torch.device("cuda"), to("cuda"))(items())):
-        torch.cuda._sleep(1_000_000)
+        torch.cuda._sleep(1_000_000)  # type: ignore[no-untyped-call]
         assert float(item.values.mean()) == i
 
 
@@ -164,7 +164,7 @@ def test_batches_are_right_under_a_training_loop(packed: Packed, workers: int, w
             assert batch.hidden.is_cuda
             loss = weight(batch.hidden).square().mean()
             optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimizer.step()
             check_states(batch, packed, "all")
             seen += len(batch)
@@ -191,7 +191,7 @@ def test_a_users_own_copies_are_safe(packed: Packed, workers: int) -> None:
         copies = []
         for batch in loader:
             assert batch.hidden is not None
-            torch.cuda._sleep(5_000_000)  # the copy waits behind it
+            torch.cuda._sleep(5_000_000)  # type: ignore[no-untyped-call]
             copies.append((batch.question_ids, batch.hidden.to("cuda", non_blocking=True)))
             del batch  # the slab may be given back, not written to
         for question_ids, hidden in copies:

@@ -195,13 +195,18 @@ class TraceLoader:
         ahead = None if self._access == "sparse" else _core.ReadAhead(self._files)
         decoder = BatchDecoder(self.index, self._plan, self._files)
         under_way: deque[tuple[PendingBatch, PoolMemory]] = deque()
-        for rows in self._reading.row_lists(stats.epoch, ahead):
-            memory = self._pools.batch()
-            under_way.append((decoder.start(rows, memory), memory))
-            if len(under_way) == BATCHES_AHEAD:
+        try:
+            for rows in self._reading.row_lists(stats.epoch, ahead):
+                memory = self._pools.batch()
+                under_way.append((decoder.start(rows, memory), memory))
+                if len(under_way) == BATCHES_AHEAD:
+                    yield self._finished(decoder, *under_way.popleft(), stats)
+            while under_way:
                 yield self._finished(decoder, *under_way.popleft(), stats)
-        while under_way:
-            yield self._finished(decoder, *under_way.popleft(), stats)
+        except ShardError:
+            # A shard that is put right by a new file is found by its name.
+            self._files = open_shards(self.index, access=self._access)
+            raise
 
     def _finished(
         self, decoder: BatchDecoder, pending: PendingBatch, memory: PoolMemory, stats: LoaderStats

@@ -48,7 +48,7 @@ class EdgeRule:
         return f"{self.kind}:{self.value:g}"
 
 
-def edges_of(trace: Trace, rule: EdgeRule) -> list[LayerEdges] | None:
+def edges_of(trace: Trace, rule: EdgeRule, threads: int = 1) -> list[LayerEdges] | None:
     """Return a trace's edges per layer, or None where it carries neither graphs nor attention.
 
     Raises:
@@ -60,21 +60,26 @@ def edges_of(trace: Trace, rule: EdgeRule) -> list[LayerEdges] | None:
         return None
     maps = attention_maps(trace.attentions)
     try:
-        index, bits, pointer = _core.mean_edges(maps, rule.kind, rule.value)
+        index, bits, pointer = _core.mean_edges(maps, rule.kind, rule.value, threads=threads)
     except _core.FormatError as error:
         raise _at(trace, f"layer {error.sample}: {error.detail}") from error
     weight = bits.view(np.float16)
     layers: list[LayerEdges] = []
     for number, (first, last) in enumerate(pairwise(pointer.tolist())):
         own = weight[first:last]
-        if own.size and not (own.min() >= 0 and own.max() <= WEIGHT_MAX):
-            raise _at(
-                trace,
-                f"layer {number}: attention weights from {own.min()} to {own.max()}; a softmax"
-                " gives 0 to 1: save the attention probabilities, not the scores",
-            )
+        check_weights(trace, own, f"layer {number}: ")
         layers.append(LayerEdges(index[:, first:last], own))
     return layers
+
+
+def check_weights(trace: Trace, weight: NDArray[np.float16], where: str = "") -> None:
+    """Raise TraceError where weights are no attention probabilities."""
+    if weight.size and not (weight.min() >= 0 and weight.max() <= WEIGHT_MAX):
+        raise _at(
+            trace,
+            f"{where}attention weights from {weight.min()} to {weight.max()}; a softmax gives 0 to"
+            " 1: save the attention probabilities, not the scores",
+        )
 
 
 def attention_maps(attentions: list[NDArray[Any]]) -> list[NDArray[Any]]:

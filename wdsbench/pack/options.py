@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, field
 
 from wdsbench.pack.edges import EdgeRule
 
-ATTENTION_KINDS = ("edges",)
-ATTENTION_PLANNED = ("full", "heads", "sketch")
+ATTENTION_KINDS = ("full", "edges", "heads", "sketch")
+
+
+def _usable_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,8 @@ class PackOptions:
         split_by: ``"question"`` (hash of its id) or ``"file"`` (input files dealt 70/15/15).
         attention: What is kept of the attention maps; a subset of ``ATTENTION_KINDS``.
         edge_rule: ``top:SHARE`` or ``threshold:WEIGHT``.
+        head_threshold: Least weight of a per-head edge.
+        threads: Threads that reduce attention maps.
         overflow: ``"scale"`` layers beyond float16 by a power of two, or ``"error"``.
         shard_mb: Size at which a shard is closed, in megabytes (1e6 bytes).
     """
@@ -30,8 +36,10 @@ class PackOptions:
     threshold: float = 0.5
     missing_score: str = "error"
     split_by: str = "question"
-    attention: tuple[str, ...] = ("edges",)
+    attention: tuple[str, ...] = ("edges", "sketch")
     edge_rule: str = "top:0.35"
+    head_threshold: float = 0.05
+    threads: int = field(default_factory=_usable_cores)
     overflow: str = "scale"
     shard_mb: float = 256.0
 
@@ -51,13 +59,16 @@ class PackOptions:
                 raise ValueError(f"{name}: {value!r} is not one of {', '.join(allowed)}")
         if not math.isfinite(self.threshold):
             raise ValueError(f"threshold: {self.threshold} is not a finite number")
+        if not 0.0 <= self.head_threshold <= 1.0:
+            raise ValueError(f"head_threshold: {self.head_threshold} is not within 0..1")
         for kind in self.attention:
-            if kind in ATTENTION_PLANNED:
-                raise ValueError(
-                    f"attention: {kind!r} is not packed by this version; it packs {ATTENTION_KINDS}"
-                )
             if kind not in ATTENTION_KINDS:
                 raise ValueError(
                     f"attention: {kind!r} is not one of {', '.join(ATTENTION_KINDS)}, none"
                 )
         EdgeRule.parse(self.edge_rule)
+
+    @property
+    def rule(self) -> EdgeRule:
+        """The edge rule, parsed."""
+        return EdgeRule.parse(self.edge_rule)

@@ -111,7 +111,7 @@ def pack(
         bytes_written=sum(shard.filesize for shard in index.shardlist),
         dropped=run.dropped,
         unlabelled=run.unlabelled,
-        without_attention=run.samples - run.with_edges if "edges" in options.attention else 0,
+        without_attention=run.samples - run.attention.traces if options.attention else 0,
         remarks=dict(run.remarks),
     )
 
@@ -133,5 +133,6 @@ def _provenance(
         "split_by": run.options.split_by,
         "attention": list(run.options.attention),
         "edge_rule": run.options.edge_rule,
+        "head_threshold": run.options.head_threshold,
         "remarks": dict(sorted(run.remarks.items())),
     }

@@ -11,17 +11,15 @@ import xxhash
 from numpy.typing import NDArray
 
 from wdsbench.errors import PackError, ScoreError, TraceError
-from wdsbench.pack.edges import EdgeRule, edges_of
+from wdsbench.pack.attention import AttentionPacker
 from wdsbench.pack.options import PackOptions
 from wdsbench.pack.scores import label_of
 from wdsbench.records import Trace
 from wdsbench.shards.index import FieldEntry, LayerEntry
 from wdsbench.shards.members import (
-    EDGES_WEIGHT,
     HIDDEN,
     HIDDEN_SCALE,
     META,
-    edge_members,
     meta_member,
     npy_pieces,
 )
@@ -85,14 +83,13 @@ class SamplePacker:
     contents: dict[tuple[str, int], tuple[str, str]] = field(default_factory=dict)
     split_of: dict[str, str] = field(default_factory=dict)
     remarks: Counter[str] = field(default_factory=Counter)
-    with_edges: int = 0
     dropped: int = 0
     unlabelled: int = 0
     samples: int = 0
 
     def __post_init__(self) -> None:
-        """Read the edge rule once, not for every trace."""
-        self.edge_rule = EdgeRule.parse(self.options.edge_rule)
+        """Prepare what looks at attention maps."""
+        self.attention = AttentionPacker(self.options)
 
     def add(self, trace: Trace, split: str) -> None:
         """Check one trace against the others and write it."""
@@ -116,11 +113,7 @@ class SamplePacker:
         }
         if states.scale is not None:
             members[HIDDEN_SCALE] = npy_pieces(states.scale)
-        if "edges" in self.options.attention:
-            edges = edges_of(trace, self.edge_rule)
-            if edges is not None:
-                members.update(edge_members(edges, _tokens(trace)))
-                self.with_edges += 1
+        members.update(self.attention.members(trace, _tokens(trace)))
         row = SampleRow(
             key=make_key(trace.question_id, number),
             question_id=trace.question_id,
@@ -226,11 +219,4 @@ def fields_of(run: SamplePacker) -> dict[str, FieldEntry]:
         ),
         "meta": FieldEntry(dtype="json", shape=[], samples=run.samples),
     }
-    if run.with_edges:
-        fields["edges"] = FieldEntry(
-            dtype="<f2",
-            shape=[None],
-            samples=run.with_edges,
-            note=f"{run.options.edge_rule} of the mean over heads, as {EDGES_WEIGHT}",
-        )
-    return fields
+    return {**fields, **run.attention.fields(layers)}

@@ -228,6 +228,12 @@ class DatasetIndex:
         """D: features of every hidden state."""
         return self._hidden_axis(2)
 
+    @property
+    def num_heads(self) -> int:
+        """H: attention heads of every layer; 0 where nothing of single heads is stored."""
+        entry = self.file.fields.get("heads") or self.file.fields.get("sketch")
+        return 0 if entry is None else int(entry.shape[1] or 0)
+
     def _hidden_axis(self, axis: int) -> int:
         size = self.file.fields["hidden"].shape[axis]
         assert size is not None

@@ -13,15 +13,32 @@ from numpy.typing import NDArray
 from wdsbench.records import LayerEdges, Trace
 from wdsbench.shards.tar import Pieces
 
+ATTENTION = "attention.npy"
 HIDDEN = "hidden.npy"
 HIDDEN_SCALE = "hidden_scale.npy"
 META = "meta.json"
 EDGES_INDEX = "edges_index.npy"
 EDGES_WEIGHT = "edges_weight.npy"
 EDGES_POINTER = "edges_ptr.npy"
+HEADS_INDEX = "heads_index.npy"
+HEADS_WEIGHT = "heads_weight.npy"
+HEADS_POINTER = "heads_ptr.npy"
+SKETCH = "sketch.npy"
 
 #: Every member a sample may have, in the order of the shard (sorted by name).
-MEMBERS = (EDGES_INDEX, EDGES_POINTER, EDGES_WEIGHT, HIDDEN, HIDDEN_SCALE, META)
+MEMBERS = (
+    ATTENTION,
+    EDGES_INDEX,
+    EDGES_POINTER,
+    EDGES_WEIGHT,
+    HEADS_INDEX,
+    HEADS_POINTER,
+    HEADS_WEIGHT,
+    HIDDEN,
+    HIDDEN_SCALE,
+    META,
+    SKETCH,
+)
 
 
 def npy_pieces(array: NDArray[Any]) -> Pieces:
@@ -43,16 +60,38 @@ def edge_members(layers: list[LayerEdges], tokens: int) -> dict[str, Pieces]:
     """
     pointer = np.zeros(len(layers) + 1, np.uint32)
     pointer[1:] = np.cumsum([layer.weight.size for layer in layers])
-    index_type = np.min_scalar_type(max(tokens - 1, 0))
-    index = np.ascontiguousarray(
-        np.concatenate([layer.index for layer in layers], axis=1).astype(index_type)
-    )
+    index = np.concatenate([layer.index for layer in layers], axis=1)
     weight = np.concatenate([layer.weight for layer in layers]).astype(np.float16, copy=False)
     return {
-        EDGES_INDEX: npy_pieces(index),
+        EDGES_INDEX: npy_pieces(_narrowed(index, tokens)),
         EDGES_POINTER: npy_pieces(pointer),
         EDGES_WEIGHT: npy_pieces(weight),
     }
+
+
+def head_members(
+    index: NDArray[np.uint32],
+    weight: NDArray[np.float16],
+    pointer: NDArray[np.uint32],
+    tokens: int,
+) -> dict[str, Pieces]:
+    """Return the three members of per-head edges; as `edge_members`, pointer ``[L * H + 1]``."""
+    return {
+        HEADS_INDEX: npy_pieces(_narrowed(index, tokens)),
+        HEADS_POINTER: npy_pieces(pointer),
+        HEADS_WEIGHT: npy_pieces(weight),
+    }
+
+
+def causal_half(attentions: list[NDArray[Any]]) -> NDArray[np.float16]:
+    """Return float16 ``[L, H, T (T + 1) / 2]``: row after row the weights on j <= i."""
+    tokens = attentions[0].shape[-1]
+    rows, columns = np.tril_indices(tokens)
+    return np.stack([layer[:, rows, columns].astype(np.float16) for layer in attentions])
+
+
+def _narrowed(index: NDArray[Any], tokens: int) -> NDArray[Any]:
+    return np.ascontiguousarray(index.astype(np.min_scalar_type(max(tokens - 1, 0))))
 
 
 def meta_member(trace: Trace, trace_number: int, file_name: str) -> Pieces:

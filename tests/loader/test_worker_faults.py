@@ -1,0 +1,185 @@
+"""What workers, their memory and the counters must survive."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import Packed, make_dataset
+from scripts import run_code, run_file
+
+from wdsbench import TraceLoader
+from wdsbench.errors import WdsbenchError
+from wdsbench.loader import team as team_module
+from wdsbench.loader.decode import BatchDecoder
+from wdsbench.ring import SharedSlab
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Packed:
+    return make_dataset(tmp_path_factory.mktemp("data"))
+
+
+HUNG = "assert os.waitpid(pid, 0)[1] == 0, 'the child hung'"
+
+
+# A forked child that iterates a loader whose team its parent started talks to the parent's
+# workers: both read one pipe (UnpicklingError, hangs, missing samples). WorkerTeam knows _pid,
+# only _stop looks at it.
+def test_a_child_uses_its_parents_workers(packed: Packed) -> None:
+    code = f"""
+import os, signal, sys
+from wdsbench import TraceLoader
+loader = TraceLoader(sys.argv[1], split=None, batch_size=1, num_workers=2)
+def epochs():
+    for _ in range(20):
+        assert sum(len(batch) for batch in loader) == 60
+epochs()
+signal.alarm(20)
+pid = os.fork()
+if pid == 0:
+    signal.alarm(15)
+    try:
+        epochs()
+        os._exit(0)
+    finally:
+        os._exit(1)
+epochs()
+{HUNG}
+"""
+    run_code(code, packed.folder)
+
+
+# SharedSlab.__init__ closes the descriptor when posix_fallocate fails and keeps its number, so
+# __del__ closes it again: EBADF, or somebody else's file.
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.ENOMEM])
+def test_lack_of_memory_closes_once(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(code, os.strerror(code))
+
+    def words() -> str:
+        try:
+            SharedSlab(5_000_000)
+        except WdsbenchError as error:
+            return str(error)
+        return ""
+
+    gc.collect()
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    closed: list[int] = []
+    close = os.close
+
+    def count(descriptor: int) -> None:
+        closed.append(descriptor)
+        close(descriptor)
+
+    monkeypatch.setattr(os, "close", count)
+    said = words()
+    gc.collect()
+    assert "cannot reserve 5 MB of shared memory" in said
+    assert os.strerror(code) in said
+    assert len(closed) == 1
+
+
+def test_lack_of_memory_at_the_start_of_workers(
+    packed: Packed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = [5]
+    reserve = os.posix_fallocate
+
+    def refuse(*arguments: Any) -> None:
+        left[0] -= 1
+        if left[0] == 0:  # in the second worker's slabs
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        reserve(*arguments)
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    loader = TraceLoader(packed.folder, split=None, num_workers=2)
+    with pytest.raises(WdsbenchError, match=r"No space left on device.*fewer workers"):
+        next(iter(loader))
+    monkeypatch.undo()
+    gc.collect()
+    assert sum(len(batch) for batch in loader) == 60
+
+
+# spawn without a main guard and a task larger than a pipe (TokenRanges of 6,000 rows): spawn hangs
+# in Process.start() (CPython keeps the child's end open while it writes), forkserver raises a bare
+# BrokenPipeError.
+SCRIPT = """
+import multiprocessing, sys
+from wdsbench import TraceLoader
+multiprocessing.set_start_method(sys.argv[2], force=True)
+for batch in TraceLoader(sys.argv[1], split=None, num_workers=2, batch_size=50):
+    pass
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_without_a_main_guard_and_many_samples(tmp_path: Path, method: str) -> None:
+    packed = make_dataset(tmp_path, traces=6000, layers=1, features=1, tokens=2, shard_mb=100)
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    done = run_file(script, packed.folder, method)
+    assert done.returncode == 1
+    assert "if __name__ == '__main__':" in done.stderr.strip().splitlines()[-1]
+
+
+# Counters. Filled.done_at is 0 where a worker decoded nothing (no states asked for, or a batch
+# larger than a slab), so loader_waited_seconds grows by the machine's uptime.
+@pytest.mark.parametrize("fields", [(), ("meta",)])
+def test_waiting_without_states(packed: Packed, fields: tuple[str, ...]) -> None:
+    loader = TraceLoader(packed.folder, split=None, fields=fields, num_workers=1, batch_size=7)
+    for _ in loader:
+        pass
+    assert loader.stats.loader_waited_seconds <= loader.stats.seconds * len(loader)
+
+
+def test_batches_larger_than_a_slab_are_counted(
+    packed: Packed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(team_module, "SHARED_LIMIT_BYTES", 0)
+    loader = TraceLoader(packed.folder, split=None, num_workers=1, batch_size=7)
+    for _ in loader:
+        pass
+    stats = loader.stats
+    assert stats.copied_batches == stats.batches
+    assert stats.bytes_read == 60 * 3 * 8 * 2
+    assert stats.decode_seconds > 0
+    assert stats.loader_waited_seconds <= stats.seconds * len(loader)
+
+
+# stats.copied_batches of num_workers=0 counts tensors since the loader was made: an epoch says
+# more than it has batches.
+@pytest.mark.parametrize("layout", ["stack", "graph"])
+def test_copied_batches_of_an_epoch(tmp_path: Path, layout: str) -> None:
+    packed = make_dataset(tmp_path, traces=40, features=4096, tokens=40, layers=2)
+    loader = TraceLoader(packed.folder, split=None, tokens="all", layout=layout, batch_size=2)
+    kept = list(loader)
+    first = loader.stats.copied_batches
+    assert 0 < first <= loader.stats.batches
+    kept += list(loader)
+    assert loader.stats.copied_batches <= loader.stats.batches
+    del kept
+    gc.collect()
+    for batch in loader:
+        del batch
+    assert loader.stats.copied_batches == 0
+
+
+# An EOFError, BrokenPipeError or ConnectionResetError that reading raises in a worker is taken for
+# the death of the training process: the worker leaves without a word ("exit 0").
+@pytest.mark.parametrize("kind", [EOFError, BrokenPipeError, ConnectionResetError])
+def test_errors_like_a_broken_pipe_are_reported(
+    packed: Packed, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
+) -> None:
+    def fail(*_: Any) -> None:
+        raise kind("what happened")
+
+    monkeypatch.setattr(BatchDecoder, "start", fail)
+    loader = TraceLoader(packed.folder, split=None, num_workers=1)
+    with pytest.raises(Exception, match="what happened"):
+        next(iter(loader))
