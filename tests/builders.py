@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import pickle
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,13 @@ def write_scores(path: Path, scores: dict[str, float], column: str = "bleurt_sco
 
 
 def make_dataset(
-    folder: Path, *, traces: int = 60, seed: int = 0, shard_mb: float = 0.01, **raw: Any
+    folder: Path,
+    *,
+    traces: int = 60,
+    seed: int = 0,
+    shard_mb: float = 0.01,
+    options: PackOptions | None = None,
+    **raw: Any,
 ) -> Packed:
     """Pack ``traces`` random traces, two raw files of them, into ``folder / "shards"``."""
     rng = np.random.default_rng(seed)
@@ -90,6 +96,6 @@ def make_dataset(
         [str(folder / "traces_data" / "*.pkl*")],
         folder / "shards",
         scores=folder / "scores.csv",
-        options=PackOptions(shard_mb=shard_mb),
+        options=replace(options or PackOptions(), shard_mb=shard_mb),
     )
     return Packed(folder / "shards", raws, scores)

@@ -47,3 +47,49 @@ def token_range(choice: Any, tokens: int, prompt_length: int) -> range:
     if isinstance(choice, tuple):
         return range(min(choice[1], tokens))
     return range(max(tokens - choice, 0), tokens)
+
+
+def head_edges(attention: Any, threshold: float) -> list[list[tuple[int, int, np.float16]]]:
+    """Return the edges j -> i of every head with weight >= threshold, in order of i, then j."""
+    heads = []
+    for head in np.asarray(attention, np.float32):
+        edges = [
+            (j, i, np.float16(head[i, j]))
+            for i in range(len(head))
+            for j in range(i)
+            if float(head[i, j]) >= threshold
+        ]
+        heads.append(edges)
+    return heads
+
+
+def sketch(attention: Any, prompt: int | None) -> Any:
+    """Return float64 ``[H, T, 4]``: self-attention, Laplacian diagonal, lookback, entropy."""
+    maps = np.tril(np.asarray(attention, np.float64))
+    heads, tokens, _ = maps.shape
+    out = np.full((heads, tokens, 4), np.nan)
+    for h in range(heads):
+        for i in range(tokens):
+            row = maps[h, i, : i + 1]
+            out[h, i, 0] = row[i]
+            out[h, i, 1] = maps[h, i:, i].sum() / (tokens - i) - row[i]
+            if prompt is not None and 0 < prompt <= i:
+                context, fresh = row[:prompt].mean(), row[prompt:].mean()
+                out[h, i, 2] = context / (context + fresh)
+            kept = row[row > 0]
+            out[h, i, 3] = -(kept * np.log(kept)).sum()
+    return out
+
+
+def union_graph(
+    attentions: Any, threshold: float, prompt: int
+) -> tuple[list[tuple[int, int]], Any]:
+    """Return (pairs j -> i, float32 ``[E, L * H]``) over layers and heads, none in the prompt."""
+    lists = [edges for layer in attentions for edges in head_edges(layer, threshold)]
+    pairs = sorted({(i, j) for edges in lists for j, i, _ in edges if i >= prompt})
+    attr = np.zeros((len(pairs), len(lists)), np.float32)
+    for channel, edges in enumerate(lists):
+        for j, i, weight in edges:
+            if i >= prompt:
+                attr[pairs.index((i, j)), channel] = weight
+    return [(j, i) for i, j in pairs], attr

@@ -231,3 +231,45 @@ def collate_edges(
         FormatError: An index out of range, a weight that is not finite, members that disagree with
             the pointer.
     """
+
+def count_union_edges(
+    files: ShardFiles,
+    jobs: NDArray[np.int64],
+    layers: NDArray[np.int64],
+    *,
+    layers_stored: int,
+    heads: int,
+    threads: int,
+) -> NDArray[np.int64]:
+    """Return how many edges each sample has in :func:`collate_union`, ``[B]``."""
+
+def collate_union(
+    files: ShardFiles,
+    jobs: NDArray[np.int64],
+    layers: NDArray[np.int64],
+    *,
+    layers_stored: int,
+    heads: int,
+    edge_index: NDArray[np.int64],
+    edge_attr: NDArray[np.float32],
+    threads: int,
+) -> None:
+    """Write one graph a sample: an edge wherever some head of some wanted layer attends.
+
+    Args:
+        files: The shards.
+        jobs: int64 ``[B, 11]``, a row a sample: shard, offset and size of index, weight, pointer,
+            tokens, prompt length (edges within the prompt are left out), first node and first edge
+            of the sample.
+        layers: int64, which layers, in order of the channels.
+        layers_stored: L of every member.
+        heads: H of every member.
+        edge_index: int64 ``[2, E]``, written in place, ordered by sample, target, source.
+        edge_attr: float32 ``[E, layers * heads]``, written in place; 0 where a head does not
+            attend.
+        threads: Decode threads, the caller's among them.
+
+    Raises:
+        FormatError: An index out of range, a weight that is not finite, members that disagree with
+            the pointer.
+    """

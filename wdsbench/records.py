@@ -104,10 +104,13 @@ class Batch:
         prompt_length: int64 ``[B]``: tokens of the prompt, -1 where unknown.
         question_ids: B question ids.
         keys: B member keys.
-        graph: ``torch_geometric.data.Batch`` of ``B * L`` graphs, graph = sample * L + layer
-            (layout "graph").
+        graph: ``torch_geometric.data.Batch``. Layout "graph": ``B * L`` graphs, graph = sample * L
+            + layer, ``x`` float32 ``[N, D]``, ``edge_attr`` float32 ``[E, 1]``. Layout
+            "union-graph": B graphs, ``x`` ``[N, L, D]``, ``edge_attr`` ``[E, L * H]``.
         logprobs: B float32 arrays ``[answer tokens]`` (field "logprobs"); an entry is None where
             the trace has none.
+        sketch: B tensors float32 ``[L, H, T, 4]``: self-attention, Laplacian diagonal, lookback
+            ratio and entropy of every token (field "sketch").
         meta: B decoded ``meta.json`` dicts (field "meta").
     """
 
@@ -123,6 +126,7 @@ class Batch:
     offsets: Tensor | None = None
     graph: Any = None
     logprobs: list[NDArray[np.float32] | None] | None = None
+    sketch: list[Tensor] | None = None
     meta: list[dict[str, Any]] | None = None
 
     def __len__(self) -> int:

@@ -1,32 +1,27 @@
 #pragma once
 
-#include "batch/member_reader.hpp"
-
-#include <vector>
+#include "graph/edge_members.hpp"
 
 /// Edge members of B samples into one disjoint union over samples and layers.
 namespace wdsbench::graph {
 
-/// The three members of one sample's edges: index unsigned `[2, E]` (sources, targets), weight
-/// float16 `[E]`, pointer uint32 `[L + 1]` (edges of layer l are [pointer[l], pointer[l + 1])).
+/// One sample's edges, a list a layer.
 struct SampleEdges {
-  batch::MemberRef index;
-  batch::MemberRef weight;
-  batch::MemberRef pointer;
+  EdgeRefs edges;
   std::uint64_t tokens = 0;    ///< T: nodes of each layer.
   std::uint64_t node_base = 0; ///< Node of the union where the sample's first wanted layer starts.
   std::uint64_t edge_base = 0; ///< Edge of the union where it starts.
 };
 
-/// Reads and checks the pointers of all samples into `out`, uint32 `[B, L + 1]`: they start at 0
-/// and never fall. Throws FormatError with `sample` and `member` set.
+/// Reads and checks the pointers of all samples into `out`, uint32 `[B, L + 1]`. Throws FormatError
+/// with `sample` and `member` set.
 void read_pointers(const std::vector<SampleEdges> &samples, std::size_t layers_stored,
                    std::uint32_t *out, std::size_t threads);
 
 /// Writes the union's edges of the wanted `layers`: `edge_index` int64 `[2, E]` (row stride
 /// `edge_count`), `edge_attr` float32 `[E]`. Node t of layer i of a sample is `node_base + i *
 /// tokens + t`. `pointers` comes from read_pointers. Throws FormatError(value) for an edge that is
-/// not j < i < T or a weight that is not finite, FormatError(size) where members disagree with the
+/// not j < i < T or a weight that is not finite, FormatError(shape) where members disagree with the
 /// pointer; `sample`, `member` and the offset are set.
 void collate_edges(const std::vector<SampleEdges> &samples,
                    const std::vector<std::uint64_t> &layers, std::size_t layers_stored,

@@ -243,8 +243,12 @@ def test_an_early_break_leaves_no_worker(packed: Packed) -> None:
     [
         ({"split": "dev"}, ValueError, "split 'dev'"),
         ({"fields": "hidden"}, TypeError, "pass a tuple"),
-        ({"fields": ("states",)}, ValueError, "'states' is not one of hidden, logprobs, meta"),
-        ({"fields": ("sketch",)}, ValueError, "not stored by this version"),
+        (
+            {"fields": ("states",)},
+            ValueError,
+            "'states' is not one of hidden, logprobs, meta, sketch",
+        ),
+        ({"layout": "union-graph"}, DecodeError, "60 samples|repack with --attention heads"),
         ({"layers": [3]}, ValueError, "3 is not one of the 3 stored"),
         ({"layers": []}, ValueError, "chooses none"),
         ({"layers": True}, ValueError, "True is not one of the 3 stored"),

@@ -14,14 +14,15 @@ from wdsbench.loader.select import (
     Tokens,
     as_integer,
     check_layout,
+    check_members,
     is_single,
     select_layers,
     select_tokens,
 )
 from wdsbench.shards.index import DatasetIndex
+from wdsbench.shards.members import SKETCH
 
-FIELDS = ("hidden", "logprobs", "meta")
-FIELDS_PLANNED = ("sketch",)
+FIELDS = ("hidden", "logprobs", "meta", "sketch")
 VERIFY = ("header", "hash")
 WIDEN = ("host", "device")
 MAX_DEFAULT_THREADS = 8
@@ -49,8 +50,10 @@ def make_plan(
     check_words([verify], VERIFY, "verify")
     if verify == "hash" and not index.has_hashes:
         raise ValueError("verify='hash': tar files without an index have no hashes; use 'header'")
-    if layout == "graph":
+    if layout in ("graph", "union-graph"):
         tokens = "all"
+    if "sketch" in fields:
+        check_members(index, rows, "fields=('sketch',)", "sketch", (SKETCH,))
     ranges = select_tokens(index, rows, tokens)
     check_layout(index, rows, layout, ranges, tokens)
     return DecodePlan(
@@ -62,6 +65,7 @@ def make_plan(
         threads=default_threads() if threads is None else at_least(threads, 1, "threads"),
         verify_hash=verify == "hash",
         raw=raw,
+        heads=index.num_heads,
     )
 
 
@@ -111,8 +115,6 @@ def check_words(words: Sequence[str], allowed: tuple[str, ...], name: str) -> No
     if isinstance(words, str):
         raise TypeError(f"{name}: pass a tuple of names, ({words!r},)")
     for word in words:
-        if word in FIELDS_PLANNED:
-            raise ValueError(f"{name}: {word!r} is not stored by this version")
         if word not in allowed:
             raise ValueError(f"{name}: {word!r} is not one of {', '.join(allowed)}")
 

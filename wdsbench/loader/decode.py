@@ -25,19 +25,23 @@ from wdsbench.shards.members import (
     EDGES_INDEX,
     EDGES_POINTER,
     EDGES_WEIGHT,
+    HEADS_INDEX,
+    HEADS_POINTER,
+    HEADS_WEIGHT,
     HIDDEN,
     HIDDEN_SCALE,
+    SKETCH,
+    SKETCH_VALUES,
 )
 
 #: Members and parts of them in a decode job, in the order of its columns.
 STATE_COLUMNS = tuple(
     (member, part) for member in (HIDDEN, HIDDEN_SCALE) for part in ("offset", "size")
 )
-EDGE_COLUMNS = tuple(
-    (member, part)
-    for member in (EDGES_INDEX, EDGES_WEIGHT, EDGES_POINTER)
-    for part in ("offset", "size")
-)
+EDGE_MEMBERS = (EDGES_INDEX, EDGES_WEIGHT, EDGES_POINTER)
+EDGE_COLUMNS = tuple((member, part) for member in EDGE_MEMBERS for part in ("offset", "size"))
+HEAD_MEMBERS = (HEADS_INDEX, HEADS_WEIGHT, HEADS_POINTER)
+HEAD_COLUMNS = tuple((member, part) for member in HEAD_MEMBERS for part in ("offset", "size"))
 
 
 class Memory(Protocol):
@@ -54,10 +58,11 @@ class BatchTensors:
     Attributes:
         hidden: float32 (or the stored 16 bits) in the layout's shape; None where not asked for.
         scales: float32 ``[B, layers]``: factors yet to be applied to 16-bit states, or None.
-        edge_index: int64 ``[2, E]`` (layout graph).
-        edge_attr: float32 ``[E, 1]`` (layout graph).
-        edge_counts: int64 ``[B * layers]``: edges of each graph (layout graph).
+        edge_index: int64 ``[2, E]`` (graph layouts).
+        edge_attr: float32 ``[E, 1]`` (layout graph) or ``[E, layers * H]`` (union-graph).
+        edge_counts: int64 ``[B * layers]`` or ``[B]``: edges of each graph (graph layouts).
         metas: B ``meta.json`` dicts, where a field needs them.
+        sketches: B arrays ``[layers, H, T, 4]`` (field sketch).
     """
 
     hidden: torch.Tensor | None = None
@@ -66,6 +71,7 @@ class BatchTensors:
     edge_attr: torch.Tensor | None = None
     edge_counts: NDArray[np.int64] | None = None
     metas: list[dict[str, Any]] | None = None
+    sketches: list[NDArray[np.float32]] | None = None
 
 
 @dataclass
@@ -172,8 +178,12 @@ class BatchDecoder:
             tensors.scales = torch.from_numpy(scales)
         if self._plan.layout == "graph":
             self._add_edges(tensors, pending)
+        if self._plan.layout == "union-graph":
+            self._add_union(tensors, pending)
         if "meta" in self._plan.fields or "logprobs" in self._plan.fields:
             tensors.metas = [self._members.read_meta(row) for row in rows.tolist()]
+        if "sketch" in self._plan.fields:
+            tensors.sketches = [self._read_sketch(row) for row in rows.tolist()]
         return tensors
 
     def placed(
@@ -187,7 +197,7 @@ class BatchDecoder:
         if edge_counts is not None:
             edges = int(edge_counts.sum())
             tensors.edge_index = memory.tensor((2, edges), torch.int64)
-            tensors.edge_attr = memory.tensor((edges, 1))
+            tensors.edge_attr = memory.tensor((edges, self._plan.edge_channels))
         return tensors
 
     def assemble(self, rows: NDArray[np.int64], tensors: BatchTensors) -> Batch:
@@ -201,14 +211,18 @@ class BatchDecoder:
             question_ids=self._index.question_ids(rows),
             keys=self._index.keys(rows),
         )
-        if plan.layout == "graph":
+        if plan.has_edges:
             assert tensors.edge_counts is not None
             assert tensors.hidden is not None
             assert tensors.edge_index is not None
             assert tensors.edge_attr is not None
-            nodes = np.repeat(plan.ranges.count[rows], plan.layers.size)
+            x, nodes = tensors.hidden, plan.ranges.count[rows]
+            if plan.layout == "graph":
+                nodes = np.repeat(nodes, plan.layers.size)
+            else:  # decoded layer after layer; a node has the states of all
+                x = x.permute(1, 0, 2)
             batch.graph = graph_batch(
-                tensors.hidden, tensors.edge_index, tensors.edge_attr, nodes, tensors.edge_counts
+                x, tensors.edge_index, tensors.edge_attr, nodes, tensors.edge_counts
             )
         else:
             batch.hidden = tensors.hidden
@@ -218,6 +232,8 @@ class BatchDecoder:
                 if layout.offsets is not None:
                     batch.offsets = torch.from_numpy(layout.offsets)
         batch.hidden_scale = tensors.scales
+        if tensors.sketches is not None:
+            batch.sketch = [torch.from_numpy(values) for values in tensors.sketches]
         if tensors.metas is not None:
             if "meta" in plan.fields:
                 batch.meta = tensors.metas
@@ -270,7 +286,7 @@ class BatchDecoder:
         nodes = pending.layout.offsets[:-1]
         jobs = self._jobs(rows, EDGE_COLUMNS, (pending.layout.lengths, nodes, np.zeros_like(nodes)))
         if plan.verify_hash:
-            for member in (EDGES_INDEX, EDGES_WEIGHT, EDGES_POINTER):
+            for member in EDGE_MEMBERS:
                 self._members.verify(rows, member)
         pointers = self._members.located(
             rows,
@@ -297,6 +313,46 @@ class BatchDecoder:
         )
         tensors.edge_index, tensors.edge_attr = edge_index, edge_attr
         tensors.edge_counts = counts.reshape(-1)
+
+    def _add_union(self, tensors: BatchTensors, pending: PendingBatch) -> None:
+        plan, rows, lengths = self._plan, pending.rows, pending.layout.lengths
+        assert pending.layout.offsets is not None
+        nodes = pending.layout.offsets[:-1]
+        prompt = self._index.columns["prompt_length"][rows]
+        jobs = self._jobs(rows, HEAD_COLUMNS, (lengths, prompt, nodes, np.zeros_like(nodes)))
+        if plan.verify_hash:
+            for member in HEAD_MEMBERS:
+                self._members.verify(rows, member)
+        sizes = {
+            "layers_stored": self._index.num_layers,
+            "heads": plan.heads,
+            "threads": max(plan.threads, 1),
+        }
+        counts = self._members.located(
+            rows, lambda: _core.count_union_edges(self._files, jobs, plan.layers, **sizes)
+        )
+        jobs[1:, -1] = np.cumsum(counts)[:-1]
+        edges = int(counts.sum())
+        edge_index = pending.memory.tensor((2, edges), torch.int64)
+        edge_attr = pending.memory.tensor((edges, plan.edge_channels))
+        self._members.located(
+            rows,
+            lambda: _core.collate_union(
+                self._files,
+                jobs,
+                plan.layers,
+                edge_index=edge_index.numpy(),
+                edge_attr=edge_attr.numpy(),
+                **sizes,
+            ),
+        )
+        tensors.edge_index, tensors.edge_attr, tensors.edge_counts = edge_index, edge_attr, counts
+
+    def _read_sketch(self, row: int) -> NDArray[np.float32]:
+        tokens = int(self._index.columns["tokens"][row])
+        shape = (self._index.num_layers, self._plan.heads, tokens, SKETCH_VALUES)
+        values = self._members.read_array(row, SKETCH, np.float16, shape)
+        return values[self._plan.layers].astype(np.float32)
 
     def _verify_states(self, rows: NDArray[np.int64]) -> None:
         """Check the hashes of members that were read whole, where the plan asks for it."""

@@ -67,13 +67,14 @@ class TraceLoader:
         Args:
             path: Folder with an index; or tar files: one, a pattern with braces or stars, a list.
             split: train, val, test; None: all.
-            fields: hidden, logprobs, meta; empty: what the index holds alone (labels, lengths,
-                ids).
+            fields: hidden, logprobs, meta, sketch; empty: what the index holds alone (labels,
+                lengths, ids).
             layers: None: all; indices, or a slice.
             tokens: ``"last"``, ``"last_answer"`` (one token; its axis is left out), ``"answer"``,
                 ``"all"``, k (the last k), ``("first", k)``.
             layout: ``"stack"`` (equal lengths), ``"pad"`` (to the batch's longest, zeros behind),
-                ``"jagged"``, ``"graph"`` (all tokens; ``batch.graph``).
+                ``"jagged"``; ``batch.graph`` of all tokens: ``"graph"`` (one a sample and layer),
+                ``"union-graph"`` (one a sample, an edge wherever some head attends).
             batch_size: Samples a batch.
             drop_last: Leave out a last batch that is not full.
             shuffle: Size of the shuffle buffer in samples; 0: the order of the shards.
@@ -283,7 +284,7 @@ class TraceLoader:
             team.give_back(worker, filled.slab)
         else:
             lease.seal()
-        tensors.metas = filled.metas
+        tensors.metas, tensors.sketches = filled.metas, filled.sketches
         if filled.scales is not None:
             tensors.scales = torch.from_numpy(filled.scales)
         return decoder.assemble(rows, tensors)

@@ -59,6 +59,32 @@ class MemberBytes:
             raise DecodeError("not JSON of a trace: not an object", **self._place(row, META))
         return meta
 
+    def read_array(
+        self, row: int, member: str, dtype: type[np.generic], shape: tuple[int, ...]
+    ) -> NDArray[Any]:
+        """Return an npy member, read-only.
+
+        Raises:
+            ShardError: It cannot be read. DecodeError: it is not an array of this dtype and shape.
+        """
+        data = self.read(row, member)
+        offset = int(self._index.member(member, "offset")[row])
+        try:
+            descr, axes, payload = _core.parse_npy_header(data, len(data))
+        except _core.FormatError as error:
+            raise DecodeError(
+                error.detail,
+                **self._place(row, member),
+                offset_bytes=offset + error.offset_bytes,
+            ) from error
+        if np.dtype(descr) != np.dtype(dtype) or axes != shape:
+            raise DecodeError(
+                f"{descr} of shape {axes}, expected {np.dtype(dtype).str} of {shape}",
+                **self._place(row, member),
+                offset_bytes=offset,
+            )
+        return np.frombuffer(data, dtype, offset=payload).reshape(shape)
+
     def verify(self, rows: NDArray[np.int64], member: str) -> None:
         """Compare the XXH3 of members with the index.
 

@@ -33,8 +33,12 @@ def move_batch(batch: Batch, device: torch.device) -> Batch:
 
 def _apply_scale(batch: Batch, scale: torch.Tensor) -> None:
     """Multiply every layer's states by its factor; ``scale``: float32 ``[B, L]``."""
-    if batch.graph is not None:  # x [N, D], graph = sample * L + layer
+    if batch.graph is not None:
         nodes = batch.graph.ptr.diff()
+        if batch.graph.x.dim() == 3:  # [N, L, D], a graph a sample
+            batch.graph.x = batch.graph.x * scale.repeat_interleave(nodes, dim=0)[:, :, None]
+            return
+        # [N, D], graph = sample * L + layer
         batch.graph.x *= scale.reshape(-1).repeat_interleave(nodes)[:, None]
         return
     assert batch.hidden is not None

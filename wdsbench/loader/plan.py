@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from wdsbench.loader.select import TokenRanges
 from wdsbench.shards.index import DatasetIndex
-from wdsbench.shards.members import EDGES_WEIGHT, HIDDEN
+from wdsbench.shards.members import EDGES_WEIGHT, HEADS_WEIGHT, HIDDEN
 
-#: Bytes of an edge in a batch: two int64 indices and a float32 weight.
-EDGE_BYTES = 2 * 8 + 4
+#: Bytes of an edge in a batch: two int64 indices, then a float32 for each channel.
+EDGE_INDEX_BYTES = 2 * 8
+CHANNEL_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -24,11 +25,13 @@ class DecodePlan:
         fields: Names asked for.
         layers: Wanted layers, int64.
         ranges: Wanted tokens of every row.
-        layout: stack, pad, jagged, graph, or separate (samples one after the other, each as it is).
+        layout: stack, pad, jagged, graph, union-graph, or separate (samples one after the other,
+            each as it is).
         squeeze: One token was asked for: its axis is left out.
         threads: Decode threads; 0: whoever waits for the batch decodes it (worker processes).
         verify_hash: Check XXH3 of members that are read whole.
         raw: Hidden states stay in the 16 bits they are stored in; the device widens them.
+        heads: H (layout union-graph).
     """
 
     fields: tuple[str, ...]
@@ -39,11 +42,22 @@ class DecodePlan:
     threads: int
     verify_hash: bool
     raw: bool = False
+    heads: int = 0
+
+    @property
+    def has_edges(self) -> bool:
+        """Whether batches are graphs."""
+        return self.layout in ("graph", "union-graph")
 
     @property
     def has_states(self) -> bool:
         """Whether batches hold hidden states at all."""
-        return self.layout == "graph" or "hidden" in self.fields
+        return self.has_edges or "hidden" in self.fields
+
+    @property
+    def edge_channels(self) -> int:
+        """Numbers of an edge: one, or one for every wanted layer and head."""
+        return self.layers.size * self.heads if self.layout == "union-graph" else 1
 
 
 @dataclass(frozen=True)
@@ -122,10 +136,15 @@ def batch_bytes(
     if plan.layout in ("stack", "pad"):
         return size * int(counts.max()) * token_bytes, 0
     states = _sum_of_largest(counts, size) * token_bytes
-    if plan.layout != "graph":
+    if not plan.has_edges:
         return states, 0
-    stored = index.member(EDGES_WEIGHT, "size")[rows].astype(np.int64) // 2
-    return states, _sum_of_largest(stored, size) * EDGE_BYTES
+    member = HEADS_WEIGHT if plan.layout == "union-graph" else EDGES_WEIGHT
+    edges = index.member(member, "size")[rows].astype(np.int64) // 2
+    if plan.layout == "union-graph":  # a pair of tokens is one edge, however many heads have it
+        edges = np.minimum(edges, counts * (counts - 1) // 2)
+    return states, _sum_of_largest(edges, size) * (
+        EDGE_INDEX_BYTES + CHANNEL_BYTES * plan.edge_channels
+    )
 
 
 def is_sparse(plan: DecodePlan, index: DatasetIndex, rows: NDArray[np.int64]) -> bool:

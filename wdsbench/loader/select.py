@@ -16,13 +16,21 @@ from numpy.typing import NDArray
 
 from wdsbench.errors import DecodeError
 from wdsbench.shards.index import DatasetIndex
-from wdsbench.shards.members import EDGES_INDEX, EDGES_POINTER, EDGES_WEIGHT, HIDDEN
+from wdsbench.shards.members import (
+    EDGES_INDEX,
+    EDGES_POINTER,
+    EDGES_WEIGHT,
+    HEADS_INDEX,
+    HEADS_POINTER,
+    HEADS_WEIGHT,
+    HIDDEN,
+)
 
 #: last | last_answer | answer | all | k (the last k) | ("first", k)
 Tokens = str | int | tuple[str, int]
 
 TOKEN_WORDS = ("last", "last_answer", "answer", "all")
-LAYOUTS = ("stack", "pad", "jagged", "graph")
+LAYOUTS = ("stack", "pad", "jagged", "graph", "union-graph")
 
 
 @dataclass(frozen=True)
@@ -130,11 +138,41 @@ def check_layout(
                 member=index.member_name(int(rows[counts.argmin()]), HIDDEN),
             )
     if layout == "graph":
-        for member in (EDGES_INDEX, EDGES_WEIGHT, EDGES_POINTER):
-            missing = rows[index.member(member, "size")[rows] == 0]
-            if missing.size:
-                raise DecodeError(
-                    f"layout='graph' is not available: {missing.size} samples hold no edges;"
-                    " repack with --attention edges from traces that have attention maps",
-                    member=index.member_name(int(missing[0]), member),
-                )
+        members = (EDGES_INDEX, EDGES_WEIGHT, EDGES_POINTER)
+        check_members(index, rows, f"layout={layout!r}", "edges", members)
+    if layout == "union-graph":
+        check_members(
+            index, rows, f"layout={layout!r}", "heads", (HEADS_INDEX, HEADS_WEIGHT, HEADS_POINTER)
+        )
+        if not index.num_heads:
+            raise DecodeError(
+                "layout='union-graph' is not available: tar files without an index do not say how"
+                " many heads there are; pack again"
+            )
+        unknown = rows[index.columns["prompt_length"][rows] < 0]
+        if unknown.size:
+            raise DecodeError(
+                f"layout='union-graph' is not available: {unknown.size} samples have no prompt"
+                " length, and edges within the prompt are left out",
+                member=index.member_name(int(unknown[0]), HEADS_INDEX),
+            )
+
+
+def check_members(
+    index: DatasetIndex,
+    rows: NDArray[np.int64],
+    what: str,
+    kind: str,
+    members: tuple[str, ...],
+) -> None:
+    """Raise DecodeError unless every row has the members of an attention kind, which ``what``
+    needs.
+    """
+    for member in members:
+        missing = rows[index.member(member, "size")[rows] == 0]
+        if missing.size:
+            raise DecodeError(
+                f"{what} is not available: {missing.size} samples hold no {kind}; repack"
+                f" with --attention {kind} from traces that have attention maps",
+                member=index.member_name(int(missing[0]), member),
+            )

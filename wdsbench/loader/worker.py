@@ -47,6 +47,7 @@ class Filled:
         slab: Its number; None where the batch is larger than a slab: read it yourself.
         edge_counts: int64 ``[B * layers]`` (layout graph).
         metas: B ``meta.json`` dicts, where a field needs them.
+        sketches: B arrays, where a field needs them.
         scales: float32 ``[B, layers]`` yet to be applied, or None.
         decode_seconds: Time of the worker's decode.
         done_at: When it was done, on the clock of ``time.perf_counter``.
@@ -59,6 +60,7 @@ class Filled:
     slab: int | None
     edge_counts: NDArray[np.int64] | None = None
     metas: list[dict[str, Any]] | None = None
+    sketches: list[NDArray[np.float32]] | None = None
     scales: NDArray[np.float32] | None = None
     decode_seconds: float = 0.0
     done_at: float = 0.0
@@ -237,6 +239,7 @@ class _Worker:
                 slab,
                 tensors.edge_counts,
                 tensors.metas,
+                tensors.sketches,
                 None if tensors.scales is None else tensors.scales.numpy(),
                 0.0 if pending.run is None else pending.run.busy_seconds,
                 time.perf_counter(),

@@ -25,6 +25,9 @@ HEADS_WEIGHT = "heads_weight.npy"
 HEADS_POINTER = "heads_ptr.npy"
 SKETCH = "sketch.npy"
 
+#: Numbers of a token in a sketch: self-attention, Laplacian diagonal, lookback ratio, entropy.
+SKETCH_VALUES = 4
+
 #: Every member a sample may have, in the order of the shard (sorted by name).
 MEMBERS = (
     ATTENTION,
@@ -87,7 +90,8 @@ def causal_half(attentions: list[NDArray[Any]]) -> NDArray[np.float16]:
     """Return float16 ``[L, H, T (T + 1) / 2]``: row after row the weights on j <= i."""
     tokens = attentions[0].shape[-1]
     rows, columns = np.tril_indices(tokens)
-    return np.stack([layer[:, rows, columns].astype(np.float16) for layer in attentions])
+    halves = np.stack([layer[:, rows, columns].astype(np.float16) for layer in attentions])
+    return np.ascontiguousarray(halves)
 
 
 def _narrowed(index: NDArray[Any], tokens: int) -> NDArray[Any]:
