@@ -32,6 +32,9 @@ def command(
     ),
     edge_rule: str = typer.Option("top:0.35", help="Of edges: top:SHARE or threshold:WEIGHT."),
     head_threshold: float = typer.Option(0.05, help="Of heads: the least weight of an edge."),
+    reduce: str | None = typer.Option(
+        None, help="pca:K keeps K principal components of the states, fitted on training samples."
+    ),
     split_by: str = typer.Option("question", help="question or file: 70/15/15 train, val, test."),
     overflow: str = typer.Option("scale", help="Layers beyond float16: scale or error."),
     shard_mb: float = typer.Option(256.0, help="Size at which a shard is closed, in MB."),
@@ -55,6 +58,7 @@ def command(
             attention=() if kinds == ["none"] else tuple(kinds),
             edge_rule=edge_rule,
             head_threshold=head_threshold,
+            reduce=reduce,
             overflow=overflow,
             shard_mb=shard_mb,
         ),

@@ -163,7 +163,7 @@ def run_demo(
         return f"{report.scored} answers, {1 - report.exact_match:.1%} wrong"
 
     def do_pack() -> str:
-        packing = PackOptions(score_column="exact_match")
+        packing = PackOptions(score_column="exact_match", attention=("edges", "heads", "sketch"))
         report = pack(pattern, shards, scores=scores, options=packing, progress=progress)
         return f"{report.samples} samples, {report.bytes_written / 1e6:.0f} MB of shards"
 

@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass, field
 
 from wdsbench.pack.edges import EdgeRule
+from wdsbench.pack.reduce import parse_reduce
 
 ATTENTION_KINDS = ("full", "edges", "heads", "sketch")
 
@@ -28,6 +29,7 @@ class PackOptions:
         edge_rule: ``top:SHARE`` or ``threshold:WEIGHT``.
         head_threshold: Least weight of a per-head edge.
         threads: Threads that reduce attention maps.
+        reduce: ``pca:K``: keep K principal components of the states instead of all features.
         overflow: ``"scale"`` layers beyond float16 by a power of two, or ``"error"``.
         shard_mb: Size at which a shard is closed, in megabytes (1e6 bytes).
     """
@@ -40,6 +42,7 @@ class PackOptions:
     edge_rule: str = "top:0.35"
     head_threshold: float = 0.05
     threads: int = field(default_factory=_usable_cores)
+    reduce: str | None = None
     overflow: str = "scale"
     shard_mb: float = 256.0
 
@@ -67,6 +70,7 @@ class PackOptions:
                     f"attention: {kind!r} is not one of {', '.join(ATTENTION_KINDS)}, none"
                 )
         EdgeRule.parse(self.edge_rule)
+        parse_reduce(self.reduce)
 
     @property
     def rule(self) -> EdgeRule:

@@ -7,7 +7,7 @@ nothing is skipped that the caller has not asked to skip, and what is skipped is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,11 @@ from typing import Any
 import wdsbench
 from wdsbench.errors import PackError
 from wdsbench.pack.options import PackOptions
+from wdsbench.pack.reduce import fit_reduction, parse_reduce
 from wdsbench.pack.samples import SamplePacker, fields_of
 from wdsbench.pack.scores import read_scores
 from wdsbench.progress import Progress, no_progress
+from wdsbench.records import Trace
 from wdsbench.shards.index import IndexFile
 from wdsbench.shards.names import split_of_question, splits_of_files
 from wdsbench.shards.writer import DatasetWriter
@@ -80,23 +82,35 @@ def pack(
     files = expand_patterns(patterns)
     table, column = (None, None) if scores is None else read_scores(scores, options.score_column)
     file_splits = splits_of_files([path.name for path in files])
+    by_file = options.split_by == "file"
+
+    def split_of(number: int, trace: Trace) -> str:
+        return file_splits[number] if by_file else split_of_question(trace.question_id)
+
+    def training_traces() -> Iterator[Trace]:
+        for number, path in enumerate(progress(files, len(files), "fitting components")):
+            for trace in read_traces(path):
+                if split_of(number, trace) == "train":
+                    yield trace
+
+    components = parse_reduce(options.reduce)
     writer = DatasetWriter(out, shard_mb=options.shard_mb)
-    run = SamplePacker(options, table, writer)
     inputs = []
     try:
+        reduction = None if components is None else fit_reduction(training_traces(), components)
+        run = SamplePacker(options, table, writer, reduction)
         for number, path in enumerate(progress(files, len(files), "packing")):
             before = run.samples
             for trace in read_traces(path):
-                by_file = options.split_by == "file"
-                run.add(
-                    trace, file_splits[number] if by_file else split_of_question(trace.question_id)
-                )
+                run.add(trace, split_of(number, trace))
             inputs.append({"file": path.name, "samples": run.samples - before})
         if run.shape is None:
             raise PackError(
                 f"no trace to pack in {len(files)} files ({run.dropped} dropped for want of a "
                 f"score)"
             )
+        if reduction is not None:
+            writer.add_file(*reduction.file())
         index = writer.finish(
             fields=fields_of(run),
             layers=run.totals.entries(),
@@ -134,5 +148,6 @@ def _provenance(
         "attention": list(run.options.attention),
         "edge_rule": run.options.edge_rule,
         "head_threshold": run.options.head_threshold,
+        "reduction": None if run.reduction is None else run.reduction.file()[0],
         "remarks": dict(sorted(run.remarks.items())),
     }

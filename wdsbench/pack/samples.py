@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from wdsbench.errors import PackError, ScoreError, TraceError
 from wdsbench.pack.attention import AttentionPacker
 from wdsbench.pack.options import PackOptions
+from wdsbench.pack.reduce import Reduction
 from wdsbench.pack.scores import label_of
 from wdsbench.records import Trace
 from wdsbench.shards.index import FieldEntry, LayerEntry
@@ -76,6 +77,7 @@ class SamplePacker:
     options: PackOptions
     scores: dict[str, float] | None
     writer: DatasetWriter
+    reduction: Reduction | None = None
     shape: tuple[int, int] | None = None
     totals: LayerTotals = field(default_factory=lambda: LayerTotals.zeros(0))
     traces_of: Counter[str] = field(default_factory=Counter)
@@ -186,8 +188,9 @@ class SamplePacker:
                 f"of {self.shape[1]};"
                 " pack each model into its own data set",
             )
+        hidden = trace.hidden if self.reduction is None else self.reduction.apply(trace.hidden)
         try:
-            states = to_half(trace.hidden, overflow=self.options.overflow)
+            states = to_half(hidden, overflow=self.options.overflow)
         except PackError as error:
             raise _at(trace, str(error)) from error
         self.totals.add(states)
@@ -209,13 +212,19 @@ def fields_of(run: SamplePacker) -> dict[str, FieldEntry]:
     """Return what the index says of every field."""
     assert run.shape is not None
     layers, features = run.shape
+    notes = []
+    if run.reduction is not None:
+        notes.append(f"{run.options.reduce} of [L, T, {features}]")
+        features = run.reduction.components.shape[1]
     scaled = int(run.totals.scaled.max(initial=0))
+    if scaled:
+        notes.append("scaled layers: multiply by hidden_scale")
     fields = {
         "hidden": FieldEntry(
             dtype="<f2",
             shape=[layers, None, features],
             samples=run.samples,
-            note="scaled layers: multiply by hidden_scale" if scaled else "",
+            note="; ".join(notes),
         ),
         "meta": FieldEntry(dtype="json", shape=[], samples=run.samples),
     }

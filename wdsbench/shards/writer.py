@@ -113,6 +113,18 @@ class DatasetWriter:
                 f"cannot write to {self.folder}: {error.strerror}; nothing was kept"
             ) from error
 
+    def add_file(self, name: str, data: bytes) -> None:
+        """Write a file of its own beside the shards.
+
+        Raises:
+            PackError: The disk is full.
+        """
+        try:
+            with atomic_file(self._claim.new_file(name)) as file:
+                file.write(data)
+        except OSError as error:
+            raise PackError(f"cannot write {name}: {error.strerror}") from error
+
     def finish(
         self,
         *,
