@@ -28,7 +28,7 @@ ALLOWED: dict[str, set[str]] = {
     "view": {"traces", "stream", "detect"},
     "train": {"loader", "detect", "view"},
     "demo": {"llm", "pack", "train"},
-    "bench": {"loader", "stream", "shards"},
+    "bench": {"loader", "stream", "shards", "detect"},
     "cli": {"bench", "demo", "llm", "pack", "train", "detect"},
 }
 

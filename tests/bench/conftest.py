@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from wdsbench.bench.data import Shape, make_pt, make_raw, make_shards
+from wdsbench.bench.graphs import GraphShape, make_graph_files, make_graph_shards
 from wdsbench.bench.part import Settings
 from wdsbench.bench.traces import TraceShape, make_raw_traces, make_trace_shards
 
@@ -19,6 +20,12 @@ def shape() -> Shape:
 @pytest.fixture(scope="session")
 def trace_shape() -> TraceShape:
     return TraceShape("ragged", 10, 2, 16, 3, 9, 4)
+
+
+@pytest.fixture(scope="session")
+def graph_shape() -> GraphShape:
+    # From traces of one token, which have no edges; two batches for each of two workers.
+    return GraphShape("graphs", 16, 3, 8, 1, 9, 4)
 
 
 @pytest.fixture(scope="session")
@@ -42,4 +49,13 @@ def trace_data(trace_shape: TraceShape, settings: Settings) -> Path:
     folder = settings.data / trace_shape.folder_name
     make_trace_shards(trace_shape, folder)
     make_raw_traces(trace_shape, folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def graph_data(graph_shape: GraphShape, settings: Settings) -> Path:
+    """Return the folder of the graphs, both forms of them."""
+    folder = settings.data / graph_shape.folder_name
+    make_graph_shards(graph_shape, folder)
+    make_graph_files(graph_shape, folder)
     return folder

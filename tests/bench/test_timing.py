@@ -54,12 +54,12 @@ def test_spread_of_nothing() -> None:
 
 
 def test_an_epoch_is_consumed() -> None:
-    assert consumed([torch.zeros(3, 2), torch.zeros(1, 2)], 4) == Work(4, 32, 1.0)
+    assert consumed([torch.zeros(3, 2), torch.zeros(1, 2)], 4) == Work(4, 32, 1.0, 2)
 
 
 def test_a_share_of_an_epoch_is_counted_as_one() -> None:
     work = consumed((torch.zeros(3, 2) for _ in range(4)), 12, most_seconds=0.0)
-    assert work == Work(3, 24, 0.25)
+    assert work == Work(3, 24, 0.25, 1)
 
 
 @pytest.mark.parametrize("samples", [3, 5])

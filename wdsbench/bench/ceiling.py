@@ -23,6 +23,6 @@ def memcpy(batch_bytes: int = MEMCPY_BYTES) -> Callable[[], Work]:
     def copy() -> Work:
         for wanted, found in zip(target, source, strict=True):
             np.copyto(wanted, found)
-        return Work(0, source.nbytes)
+        return Work(0, source.nbytes, batches=batches)
 
     return copy

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from wdsbench.progress import Progress, no_progress
 from wdsbench.shards.index import INDEX_NAME, FieldEntry
 from wdsbench.shards.members import HIDDEN, META, npy_pieces
 from wdsbench.shards.names import make_key
+from wdsbench.shards.tar import Pieces
 from wdsbench.shards.writer import MEGABYTE, DatasetWriter, SampleRow
 
 RAW_NAME = "states.f16"
@@ -120,7 +121,10 @@ def make_pt(shape: Shape, folder: Path) -> Path:
 
 
 def write_samples(
-    writer: DatasetWriter, numbers: Iterable[int], states_of: Callable[[int], NDArray[np.float16]]
+    writer: DatasetWriter,
+    numbers: Iterable[int],
+    states_of: Callable[[int], NDArray[np.float16]],
+    more_of: Callable[[int], Mapping[str, Pieces]] = lambda _: {},
 ) -> None:
     """Write question ``q<i>`` for each number, with label ``i % 2``, and close the data set.
 
@@ -128,6 +132,7 @@ def write_samples(
         writer: Of an empty folder, which is left empty where this raises.
         numbers: At least one.
         states_of: Returns ``[L, T, D]`` of a number, C-contiguous.
+        more_of: Returns a number's further members.
     """
     samples, layers, features = 0, 0, 0
     try:
@@ -135,7 +140,8 @@ def write_samples(
             states = states_of(i)
             layers, tokens, features = states.shape
             row = SampleRow(make_key(f"q{i}", 0), f"q{i}", 0, tokens, tokens, -1, float(i % 2), 0.5)
-            writer.add("train", row, {HIDDEN: npy_pieces(states), META: [b"{}"]})
+            members = {HIDDEN: npy_pieces(states), META: [b"{}"], **more_of(i)}
+            writer.add("train", row, members)
             samples += 1
         entry = FieldEntry(dtype="<f2", shape=[layers, None, features], samples=samples)
         writer.finish(fields={"hidden": entry}, layers=[], provenance={"made": "bench"})

@@ -13,7 +13,7 @@ from wdsbench.bench.timing import LEAST_EPOCHS, CaseResult, Work, interleaved
 from wdsbench.progress import Progress, no_progress
 
 #: A result's number that a part is about.
-Measure = Literal["gbps", "samples_per_s", "seconds", "memory_mb"]
+Measure = Literal["gbps", "samples_per_s", "batches_per_s", "seconds", "memory_mb"]
 
 #: Decode threads of ours, threads of torch, worker processes, samples of a shuffle buffer.
 THREADS = 2

@@ -88,4 +88,4 @@ def _bars(part: Part) -> list[tuple[str, float]]:
 
 def _is_ours(name: str, part: Part) -> bool:
     """Return whether a bar is of the loader; parts without a baseline hold nothing else."""
-    return part.baseline is None or name.startswith("ours")
+    return part.baseline is None or name.startswith(("ours", "union"))

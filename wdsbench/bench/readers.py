@@ -135,13 +135,14 @@ def states_of(loader: DataLoader[Any]) -> Iterator[torch.Tensor]:
         yield states
 
 
-def _samples(shards: Path) -> Any:
+def shuffled_samples(shards: Path) -> Any:
+    """Return webdataset's stream of one epoch: dicts of members' bytes, through a buffer."""
     urls = [str(path) for path in sorted(shards.glob("*.tar"))]
     return webdataset.WebDataset(urls, shardshuffle=len(urls), seed=0).shuffle(1000)
 
 
 def _decoded(shards: Path) -> Any:
-    return _samples(shards).decode().to_tuple("hidden.npy", "meta.json")
+    return shuffled_samples(shards).decode().to_tuple("hidden.npy", "meta.json")
 
 
 def _first_as_float(batch: tuple[NDArray[np.float16], Any]) -> torch.Tensor:
@@ -151,7 +152,7 @@ def _first_as_float(batch: tuple[NDArray[np.float16], Any]) -> torch.Tensor:
 def _halves(shards: Path, batch_size: int, shape: tuple[int, ...]) -> Iterator[list[torch.Tensor]]:
     """Yield batches of float16 views of the members' bytes."""
     halves: list[torch.Tensor] = []
-    for sample in _samples(shards):
+    for sample in shuffled_samples(shards):
         array = np.frombuffer(bytearray(sample["hidden.npy"]), np.float16, -1, NPY_HEADER_BYTES)
         halves.append(torch.from_numpy(array).view(shape))
         if len(halves) == batch_size:

@@ -97,13 +97,20 @@ def _cells(result: CaseResult, part: Part, baseline: float | None) -> list[tuple
             ("spread", f"{result.spread:.1%}"),
             ("repeats", str(result.repeats)),
         ]
-    rate = "float32 GB/s" if part.measure == "samples_per_s" else part.unit
-    cells.append((rate, _number(result.gbps, ".2f")))
+    if part.measure == "batches_per_s":
+        cells += [
+            (part.unit, _number(result.batches_per_s, ",.1f")),
+            ("GB/s", _number(result.gbps, ".2f")),
+        ]
+    else:
+        rate = "float32 GB/s" if part.measure == "samples_per_s" else part.unit
+        cells.append((rate, _number(result.gbps, ".2f")))
     if baseline is not None:
         cells.append((f"over {part.baseline}", f"{part.value(result.name) / baseline:.2f}"))
+    if part.measure != "batches_per_s":
+        cells.append(("samples/s", _number(result.samples_per_s, ",.0f")))
     return [
         *cells,
-        ("samples/s", _number(result.samples_per_s, ",.0f")),
         ("spread", f"{result.spread:.0%}"),
         ("epochs", _number(result.epochs, ",.0f")),
     ]

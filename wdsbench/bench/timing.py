@@ -32,11 +32,13 @@ class Work:
         samples: Samples; 0 where the case has none.
         float_bytes: Bytes of their float32 batches.
         epochs: 1, or the share of an epoch after which a slow reader was stopped.
+        batches: Batches; 0 where nobody asks for their rate.
     """
 
     samples: int
     float_bytes: int
     epochs: float = 1.0
+    batches: int = 0
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ class CaseResult:
         repeats: How many.
         gbps: GB/s (1e9 bytes) of float32 batches, or of what the part says it counts.
         samples_per_s: Samples a second.
+        batches_per_s: Batches a second.
         seconds: Of a case that is not a rate.
         epochs: Epochs that were timed, all repeats together.
         memory_mb: Anonymous and shared memory of this process and its workers after the case, or
@@ -60,6 +63,7 @@ class CaseResult:
     repeats: int
     gbps: float | None = None
     samples_per_s: float | None = None
+    batches_per_s: float | None = None
     seconds: float | None = None
     epochs: float | None = None
     memory_mb: float | None = None
@@ -75,10 +79,24 @@ class _Repeat:
 def consumed(
     batches: Iterable[torch.Tensor], samples: int, *, most_seconds: float | None = None
 ) -> Work:
-    """Take every batch and drop it, as a trainer that costs nothing.
+    """Take every batch and drop it, as a trainer that costs nothing; `consumed_sizes` has the rest.
 
     Args:
         batches: One epoch.
+        samples: What an epoch holds.
+        most_seconds: After which no further batch is taken.
+    """
+    sizes = ((len(states), states.numel() * 4) for states in batches)
+    return consumed_sizes(sizes, samples, most_seconds=most_seconds)
+
+
+def consumed_sizes(
+    sizes: Iterable[tuple[int, int]], samples: int, *, most_seconds: float | None = None
+) -> Work:
+    """Take batch after batch, of which only the sizes are looked at.
+
+    Args:
+        sizes: (samples, bytes) of every batch of one epoch.
         samples: What an epoch holds.
         most_seconds: After which no further batch is taken: a share of the epoch is enough for the
             rate of a reader whose batches all cost the same.
@@ -87,16 +105,17 @@ def consumed(
         WdsbenchError: The epoch ended with more samples or fewer: its rate would be a lie.
     """
     start = time.perf_counter()
-    seen = float_bytes = 0
-    for states in batches:
-        seen += len(states)
-        float_bytes += states.numel() * 4
+    seen = float_bytes = batches = 0
+    for batch_samples, batch_bytes in sizes:
+        seen += batch_samples
+        float_bytes += batch_bytes
+        batches += 1
         if most_seconds is not None and time.perf_counter() - start >= most_seconds:
             break
     else:
         if seen != samples:
             raise WdsbenchError(f"a reader gave {seen} samples in an epoch of {samples}")
-    return Work(seen, float_bytes, seen / samples)
+    return Work(seen, float_bytes, seen / samples, batches)
 
 
 def take_turns(
@@ -159,7 +178,7 @@ def _repeat_of(
     case: Callable[[], Work], least_seconds: float, least_turns: int
 ) -> Callable[[], _Repeat]:
     def repeat() -> _Repeat:
-        samples = float_bytes = turns = 0
+        samples = float_bytes = batches = turns = 0
         epochs = seconds = 0.0
         start = time.perf_counter()
         while True:
@@ -168,11 +187,13 @@ def _repeat_of(
             turns += 1
             samples += work.samples
             float_bytes += work.float_bytes
+            batches += work.batches
             epochs += work.epochs
             # A reader that is stopped early is one whose epochs nobody can wait for.
             more_epochs = work.epochs == 1 and turns < least_turns and seconds < MOST_SECONDS
             if seconds >= least_seconds and not more_epochs:
-                return _Repeat(Work(samples, float_bytes, epochs), seconds, footprint_mb())
+                total = Work(samples, float_bytes, epochs, batches)
+                return _Repeat(total, seconds, footprint_mb())
 
     return repeat
 
@@ -180,12 +201,14 @@ def _repeat_of(
 def _rates(name: str, found: list[_Repeat]) -> CaseResult:
     gbps = [repeat.work.float_bytes / repeat.seconds / 1e9 for repeat in found]
     samples = [repeat.work.samples / repeat.seconds for repeat in found]
+    batches = [repeat.work.batches / repeat.seconds for repeat in found]
     return CaseResult(
         name=name,
         spread=spread(gbps),
         repeats=len(found),
         gbps=statistics.median(gbps),
         samples_per_s=statistics.median(samples) or None,
+        batches_per_s=statistics.median(batches) or None,
         epochs=round(sum(repeat.work.epochs for repeat in found), 3),
         memory_mb=max(repeat.memory_mb for repeat in found),
     )

@@ -12,13 +12,16 @@ from wdsbench.cli.terminal import all_words, bar, print_json, stdout
 
 EXAMPLE = "wdsbench bench stream --data bench-data/ --out stream.json --plot stream.png"
 
-SCENARIOS = ("stream",)
+#: Scenario -> its ``--cases`` where none are asked for.
+SCENARIOS = {"stream": "A,S,B", "graph": "all"}
 
 CASES_HELP = (
-    "What to measure, a comma list. Rates: A (4,000 x [32, 4096]), S (64,000 x [32, 256]), B (150"
-    " whole traces, padded), B-last (the last token of each). open: seconds to the first batch."
+    "What to measure, a comma list. stream [A,S,B]: rates of A (4,000 x [32, 4096]), S (64,000 x"
+    " [32, 256]), B (150 whole traces, padded), B-last (the last token of each). open: seconds to"
+    " the first batch."
     " cold: the first epoch from disk, beside dd. memory: what a shuffle buffer adds."
-    " gpu: training on a CUDA device. Or all."
+    " gpu: training on a CUDA device. graph [all]: C (320 traces of 32 attention graphs), edges"
+    " (attention to edges), gnn (GINE + LSTM, forward and backward). Or all."
 )
 
 
@@ -29,7 +32,7 @@ def command(
     ),
     out: Path | None = typer.Option(None, help="File for the JSON."),
     plot: Path | None = typer.Option(None, help="File for a bar chart, .png or .svg."),
-    cases: str = typer.Option("A,S,B", help=CASES_HELP),
+    cases: str | None = typer.Option(None, help=CASES_HELP),
     repeats: int = typer.Option(5, help="Repeats, of which the median counts."),
     scale: float = typer.Option(1.0, help="Share of the samples; for a quick look."),
     more_readers: bool = typer.Option(
@@ -38,7 +41,7 @@ def command(
 ) -> None:
     """Measure a scenario; the last line on stdout is its JSON.
 
-    Makes its data: 3 GB for A and for S, 4 GB for B, 2 GB for open.
+    Makes its data: 3 GB for A and for S, 4 GB for B, 2 GB for open, 0.4 GB for C.
     """
     from wdsbench.bench.part import Settings
     from wdsbench.bench.parts import named
@@ -48,7 +51,12 @@ def command(
 
     if scenario not in SCENARIOS:
         raise ValueError(f"scenario {scenario!r} is not one of {', '.join(SCENARIOS)}")
-    wanted = named(all_words([cases]))
+    if scenario == "graph":
+        # Brings torch-geometric, which stream can do without.
+        from wdsbench.bench.graph_parts import PARTS
+    else:
+        from wdsbench.bench.parts import PARTS
+    wanted = named(all_words([SCENARIOS[scenario] if cases is None else cases]), PARTS)
     if not 0 < scale <= 1 or repeats < 1:
         raise ValueError(f"--scale {scale} must be in (0, 1] and --repeats {repeats} at least 1")
     if plot is not None:

@@ -1,0 +1,176 @@
+"""How fast do graph batches come out of shards? Bound by memory: a ``memcpy`` of their bytes.
+
+Part C: batches of 16 traces x 32 layers, a graph a layer. Counted are x (float32), edge_index
+(int64) and edge_attr (float32). ``ours-t1``, ``ours-t2``, ``ours-w2`` are the public iterator with
+shuffle, labels and ids; ``from-data-list`` and ``from-data-list-per-layer`` collate graphs that
+already lie in memory, with one call a batch or one a layer; ``webdataset-from-data-list`` decodes
+and collates as the documentation shows, ``webdataset-numpy`` by hand, ``webdataset-tuned`` the same
+with torch to widen; ``pyg-loader`` and ``pyg-loader-w2`` are PyG's own over one ``.pt`` a trace.
+Readers without workers are stopped after a share of an epoch that takes too long.
+"""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from wdsbench import TraceLoader
+from wdsbench.bench.ceiling import memcpy
+from wdsbench.bench.graph_readers import (
+    Graphs,
+    from_data_list,
+    from_data_list_per_layer,
+    pyg_loader,
+    webdataset_arrays,
+    webdataset_from_data_list,
+    widened_by_torch,
+)
+from wdsbench.bench.graphs import (
+    GRAPHS,
+    SHARE,
+    GraphShape,
+    graphs_in_memory,
+    make_graph_files,
+    make_graph_shards,
+)
+from wdsbench.bench.part import (
+    SHUFFLE,
+    THREADS,
+    WORKERS,
+    Part,
+    Settings,
+    measured_rates,
+    rate_ratios,
+)
+from wdsbench.bench.timing import Work, consumed_sizes
+
+#: Of a slow reader, a turn.
+SLOW_SECONDS = 1.5
+
+#: A batch of PyG's workers arrives as some 350 tensors, each by a descriptor of its own.
+LEAST_DESCRIPTORS = 8192
+
+
+def graph_part(settings: Settings, shape: GraphShape = GRAPHS) -> Part:
+    """Return the rates of all readers over ``shape``, whose data is made where it is missing."""
+    shape = shape.scaled(settings.scale)
+    traces = graphs_in_memory(shape, settings.progress)
+    batches = shape.samples // shape.batch_size
+    batch_bytes = sum(graph_bytes(graphs) for graphs in traces) // batches
+    with _descriptors():
+        cases = _cases(shape, settings, traces, batch_bytes)
+        results = measured_rates(cases, settings)
+    tokens = f"{shape.shortest}..{shape.longest}"
+    sizes = f"[{shape.layers}, {tokens}, {shape.features}], top {SHARE:.0%} edges"
+    return Part(
+        name=shape.name,
+        title=f"{shape.name}: {shape.samples:,} x {sizes}, batch {shape.batch_size}"
+        f" ({batch_bytes / 1e6:.1f} MB)",
+        results=results,
+        ratios=rate_ratios(results, "batches_per_s"),
+        measure="batches_per_s",
+        unit="batches/s",
+        baseline="memcpy",
+        facts={
+            **asdict(shape),
+            "share": SHARE,
+            "batch_bytes": batch_bytes,
+            "threads": THREADS,
+            "workers": WORKERS,
+            "shuffle": SHUFFLE,
+        },
+    )
+
+
+def graph_bytes(graphs: Iterable[Any]) -> int:
+    """Return the bytes of the nodes, edges and weights of graphs or unions of them."""
+    return sum(
+        tensor.numel() * tensor.element_size()
+        for graph in graphs
+        for tensor in (graph.x, graph.edge_index, graph.edge_attr)
+    )
+
+
+def _cases(
+    shape: GraphShape, settings: Settings, traces: list[list[Any]], batch_bytes: int
+) -> dict[str, Callable[[], Work]]:
+    folder = settings.data / shape.folder_name
+    shards = make_graph_shards(shape, folder, settings.progress)
+    pt = make_graph_files(shape, folder, settings.progress)
+    batch, sizes = shape.batch_size, (shape.layers, shape.features)
+
+    def whole(batches: Iterable[Graphs]) -> Work:
+        return _consumed(batches, shape)
+
+    def share(batches: Iterable[Graphs]) -> Work:
+        return _consumed(batches, shape, SLOW_SECONDS)
+
+    random = torch.Generator().manual_seed(0)
+    files, files_by_workers = pyg_loader(pt, batch), pyg_loader(pt, batch, WORKERS)
+    return {
+        "memcpy": memcpy(batch_bytes),
+        "ours-t1": _ours(shape, shards, 1),
+        "ours-t2": _ours(shape, shards, THREADS),
+        "ours-w2": _ours(shape, shards, 1, WORKERS),
+        "from-data-list": lambda: share(from_data_list(traces, batch, random)),
+        "from-data-list-per-layer": lambda: share(from_data_list_per_layer(traces, batch, random)),
+        "webdataset-from-data-list": lambda: share(webdataset_from_data_list(shards, batch)),
+        "webdataset-numpy": lambda: share(webdataset_arrays(shards, batch, *sizes)),
+        "webdataset-tuned": lambda: share(
+            webdataset_arrays(shards, batch, *sizes, widened_by_torch)
+        ),
+        "pyg-loader": lambda: share(files),
+        # What workers have begun would be their next turn's burden, so they run to the end.
+        "pyg-loader-w2": lambda: whole(files_by_workers),
+    }
+
+
+def _ours(shape: GraphShape, shards: Path, threads: int, workers: int = 0) -> Callable[[], Work]:
+    loader = TraceLoader(
+        shards,
+        layout="graph",
+        batch_size=shape.batch_size,
+        shuffle=SHUFFLE,
+        threads=threads,
+        num_workers=workers,
+    )
+    return lambda: _consumed(([batch.graph] for batch in loader), shape)
+
+
+def _consumed(
+    batches: Iterable[Graphs], shape: GraphShape, most_seconds: float | None = None
+) -> Work:
+    sizes = (
+        (sum(len(graph.ptr) - 1 for graph in graphs) // shape.layers, graph_bytes(graphs))
+        for graphs in batches
+    )
+    return consumed_sizes(sizes, shape.samples, most_seconds=most_seconds)
+
+
+@contextmanager
+def _descriptors() -> Iterator[None]:
+    """Allow as many open files as PyG's workers need (1,024 are too few for them), or have torch
+    share memory by name where the system does not allow them.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    sharing: Any = torch.multiprocessing  # without types
+    strategy = sharing.get_sharing_strategy()
+    try:
+        if _too_few(hard):
+            sharing.set_sharing_strategy("file_system")
+        elif _too_few(soft):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (LEAST_DESCRIPTORS, hard))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        sharing.set_sharing_strategy(strategy)
+
+
+def _too_few(limit: int) -> bool:
+    return limit != resource.RLIM_INFINITY and limit < LEAST_DESCRIPTORS
