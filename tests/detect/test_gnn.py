@@ -4,43 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from detect.slow import assert_twins, odd_samples, slow_gnn
 from torch import Tensor
 from train.planted import Sample, graph_batch, make_samples
 
-from wdsbench.detect.gnn import AttentionRound, GNNDetector, reach_of
+from wdsbench.detect.gnn import GNNDetector, reach_of
 from wdsbench.detect.registry import detector_spec
 from wdsbench.records import Batch
-
-
-def slow_round(module: AttentionRound, nodes: Tensor, edges: Tensor, weights: Tensor) -> Tensor:
-    """Return one GINE round by its definition, target by target and edge by edge."""
-    rows = []
-    for target in range(nodes.shape[0]):
-        summed = torch.zeros_like(nodes[target])
-        for edge in range(edges.shape[1]):
-            if int(edges[1, edge]) == target:
-                feature = module.conv.lin(weights[edge : edge + 1])[0]
-                summed = summed + torch.relu(nodes[int(edges[0, edge])] + feature)
-        update = module.conv.nn(summed + (1 + module.conv.eps) * nodes[target])
-        rows.append(module.norm(nodes[target] + update))
-    return torch.stack(rows)
-
-
-def slow_forward(detector: GNNDetector, samples: list[Sample]) -> Tensor:
-    """Return logits, sample by sample and layer by layer, all tokens in both rounds."""
-    logits = []
-    for sample in samples:
-        sequence = []
-        for layer, (index, weight) in enumerate(sample.edges):
-            x = torch.from_numpy(sample.hidden[layer])
-            raw = detector.scale.rows(x, torch.full((len(x),), layer))
-            edges, weights = torch.from_numpy(index), torch.from_numpy(weight)[:, None]
-            nodes = detector.project(raw)
-            nodes = slow_round(detector.first, nodes, edges, weights)
-            nodes = slow_round(detector.second, nodes, edges, weights)
-            sequence.append(torch.cat([raw[-1], nodes[-1]]))
-        logits.append(detector.over_layers(torch.stack(sequence)[None])[0])
-    return torch.stack(logits)
 
 
 def make_detector() -> GNNDetector:
@@ -53,33 +23,18 @@ def make_detector() -> GNNDetector:
 
 
 def test_union_equals_one_graph_after_the_other() -> None:
-    samples = make_samples(6, signal=1.0, seed=0)
-    # A trace of one token has no edge at all.
-    lone = samples[2]
-    no_edges = (lone.edges[0][0][:, :0], lone.edges[0][1][:0])
-    samples[2] = Sample(
-        lone.key, lone.split, lone.label, lone.hidden[:, -1:], [no_edges] * 3, 0, None
-    )
-    detector = make_detector().train()
+    samples = odd_samples()
+    detector = make_detector()
     graph = graph_batch(samples)
-    labels = torch.tensor([sample.label for sample in samples])
-
-    gradients, outputs = [], []
-    for forward in (
+    gradients = assert_twins(
+        detector,
         lambda: detector(graph.x, graph.edge_index, graph.edge_attr, graph.ptr),
-        lambda: slow_forward(detector, samples),
-    ):
-        detector.zero_grad()
-        logits = forward()
-        torch.nn.functional.binary_cross_entropy_with_logits(logits, labels).backward()
-        outputs.append(logits.detach())
-        gradients.append({n: p.grad.clone() for n, p in detector.named_parameters()})
-    torch.testing.assert_close(outputs[0], outputs[1], rtol=0, atol=1e-5)
-    for name, gradient in gradients[0].items():
-        torch.testing.assert_close(gradient, gradients[1][name], rtol=0, atol=1e-5, msg=name)
+        lambda: slow_gnn(detector, samples),
+        samples,
+    )
     # Every part of the detector is in use; a twin that agrees on zero would prove nothing.
     for name in ("project.0.weight", "first.conv.lin.weight", "second.conv.nn.0.weight"):
-        assert gradients[0][name].abs().max() > 1e-4
+        assert gradients[name].abs().max() > 1e-4
 
 
 def test_samples_of_a_batch_do_not_touch_each_other() -> None:

@@ -12,6 +12,8 @@ from wdsbench.detect.registry import DETECTOR_NAMES, DetectorShape, detector_spe
 
 def test_every_entry_is_complete() -> None:
     assert DETECTOR_NAMES[:3] == ("length", "logprob_mean", "logprob_min")
+    controls = ("charm_no_edges", "charm_shuffled_edges")
+    assert DETECTOR_NAMES[-5:] == ("gnn", "gvae", "charm", *controls)
     for name in DETECTOR_NAMES:
         spec = detector_spec(name)
         assert spec.name == name
@@ -19,7 +21,7 @@ def test_every_entry_is_complete() -> None:
         assert (spec.score is not None) == closed_form
         assert (spec.build is None) == (spec.inputs is None) == closed_form
         if spec.build is not None:
-            module = spec.build(DetectorShape(num_layers=2, num_features=4, hidden=3))
+            module = spec.build(DetectorShape(num_layers=2, num_features=4, hidden=3, num_heads=5))
             assert module.get_submodule("scale") is not None
 
 
@@ -31,6 +33,16 @@ def test_needs_are_the_loaders_arguments() -> None:
     }
     assert detector_spec("gnn").needs.layout == "graph"
     assert detector_spec("gnn").needs.members[0][0] == "edges_index.npy"
+    assert detector_spec("gvae").needs == detector_spec("gnn").needs
+    for name in ("charm", "charm_no_edges", "charm_shuffled_edges"):
+        assert detector_spec(name).needs.arguments() == {
+            "fields": ("hidden",),
+            "tokens": "all",
+            "layout": "union-graph",
+        }
+        assert detector_spec(name).needs.members == (
+            ("heads_index.npy", "repack with --attention heads"),
+        )
     assert detector_spec("length").needs.fields == ()
 
 

@@ -23,7 +23,10 @@ LAYER_SCALES = (1.0, 30.0, 0.1)
 
 @dataclass(frozen=True)
 class Sample:
-    """One trace in memory: hidden float32 ``[L, T, D]``, one edge list and weights per layer."""
+    """One trace in memory: hidden float32 ``[L, T, D]``, one edge list and weights per layer, and
+    one edge list with vectors float32 ``[E, L * H]`` over all layers and heads; None: the layers'
+    edges as if of one head each.
+    """
 
     key: str
     split: str
@@ -32,6 +35,7 @@ class Sample:
     edges: list[tuple[NDArray[np.int64], NDArray[np.float32]]]
     prompt_length: int
     logprobs: NDArray[np.float32] | None
+    heads: tuple[NDArray[np.int64], NDArray[np.float32]] | None = None
 
 
 def top_edges(attention: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
@@ -86,6 +90,79 @@ def make_samples(
     return samples
 
 
+def make_placed_samples(count: int, *, seed: int, num_heads: int = 2) -> list[Sample]:
+    """Return traces whose label says only where strong and weak attention stands.
+
+    Every prompt token is marked plus or minus by its first feature, each as often. Answer tokens
+    attend to all of them, strongly to plus and weakly to minus where the label is 1, the other way
+    round where it is 0. States by themselves and the edges' values by themselves (their set, their
+    number, their sum over a trace) are the same for both labels.
+    """
+    generator = np.random.default_rng(seed)
+    num_layers, prompt, num_features = len(LAYER_SCALES), 6, 8
+    samples = []
+    for number in range(count):
+        label = int(generator.integers(2))
+        tokens = prompt + int(generator.integers(2, 4))
+        marks = generator.permutation(np.repeat([1, -1], prompt // 2))
+        hidden = generator.normal(size=(num_layers, tokens, num_features)).astype(np.float32)
+        hidden[:, :prompt, 0] = marks
+        hidden[:, prompt:, 0] = generator.choice([1, -1], size=tokens - prompt)
+        hidden *= np.array(LAYER_SCALES, dtype=np.float32)[:, None, None]
+        pairs = [(source, target) for target in range(prompt, tokens) for source in range(prompt)]
+        index = np.array(pairs, dtype=np.int64).T
+        strong = (marks[index[0]] == 1) == bool(label)
+        noise = generator.uniform(0, 0.1, size=(len(strong), num_layers * num_heads))
+        vectors = (np.where(strong, 0.8, 0.1)[:, None] + noise).astype(np.float32)
+        place = number / count
+        samples.append(
+            Sample(
+                key=f"q{number}-0",
+                split="train" if place < 0.6 else "val" if place < 0.8 else "test",
+                label=float(label),
+                hidden=hidden,
+                edges=[(index, vectors[:, layer * num_heads]) for layer in range(num_layers)],
+                prompt_length=prompt,
+                logprobs=None,
+                heads=(index, vectors),
+            )
+        )
+    return samples
+
+
+def union_edges(sample: Sample) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Return ``sample``'s edges over all layers and heads, those between prompt tokens dropped."""
+    if sample.heads is not None:
+        return sample.heads
+    vectors: dict[tuple[int, int], NDArray[np.float32]] = {}
+    for layer, (index, weight) in enumerate(sample.edges):
+        for source, target, value in zip(*index.tolist(), weight, strict=True):
+            if target >= sample.prompt_length:
+                empty = np.zeros(len(sample.edges), dtype=np.float32)
+                vectors.setdefault((target, source), empty)[layer] = value
+    pairs = [(source, target) for target, source in sorted(vectors)]
+    rows = [vectors[key] for key in sorted(vectors)]
+    return (
+        np.array(pairs, dtype=np.int64).reshape(-1, 2).T,
+        np.array(rows, dtype=np.float32).reshape(-1, len(sample.edges)),
+    )
+
+
+def union_batch(samples: list[Sample]) -> GraphBatch:
+    """Return one graph per trace over all its layers and heads: ``x`` is ``[N, L, D]``."""
+    graphs = []
+    for sample in samples:
+        index, vectors = union_edges(sample)
+        graphs.append(
+            Data(
+                x=torch.from_numpy(sample.hidden.swapaxes(0, 1).copy()),
+                edge_index=torch.from_numpy(index.copy()),
+                edge_attr=torch.from_numpy(vectors),
+            )
+        )
+    return GraphBatch.from_data_list(graphs)
+
+
 def graph_batch(samples: list[Sample]) -> GraphBatch:
     """Return one union over samples and layers, graph = sample * L + layer."""
     return GraphBatch.from_data_list(
@@ -133,6 +210,8 @@ class FakeLoader:
         hidden = graph = None
         if "hidden" in self.fields and self.layout == "graph":
             graph = graph_batch(chosen)
+        elif "hidden" in self.fields and self.layout == "union-graph":
+            graph = union_batch(chosen)
         elif "hidden" in self.fields:
             states = torch.from_numpy(np.stack([sample.hidden[:, -1] for sample in chosen]))
             if self._memory is None:

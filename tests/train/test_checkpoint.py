@@ -15,7 +15,7 @@ from wdsbench.train.checkpoint import CARD_NAME, load_detector, save_detector
 from wdsbench.train.fitted import FittedDetector
 from wdsbench.train.loop import seeded
 
-SHAPE = DetectorShape(num_layers=3, num_features=8, hidden=6)
+SHAPE = DetectorShape(num_layers=3, num_features=8, hidden=6, num_heads=1)
 
 
 def fitted(name: str) -> FittedDetector:
@@ -79,6 +79,19 @@ def test_card_is_readable(tmp_path: Path) -> None:
     assert card["detector"] == "gnn"
     assert card["threshold"] == 0.4
     assert card["shape"]["num_features"] == 8
+
+
+def test_card_without_heads_is_read_where_none_are_needed(tmp_path: Path) -> None:
+    for name in ("gnn", "charm"):
+        path = save_detector(fitted(name), tmp_path / name)
+        card = json.loads(path.read_text())
+        del card["shape"]["num_heads"]
+        path.write_text(json.dumps(card))
+    loaded = load_detector(tmp_path / "gnn")
+    assert loaded.shape is not None
+    assert loaded.shape.num_heads == 0
+    with pytest.raises(DetectorError, match=r"detector\.json: shape: .*attention heads"):
+        load_detector(tmp_path / "charm")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
-from train.planted import FakeLoader, FakeStore, Sample, make_samples
+from train.planted import FakeLoader, FakeStore, Sample, make_placed_samples, make_samples
 
 from wdsbench.errors import DecodeError, DetectorError
 from wdsbench.train.checkpoint import load_detector
@@ -184,6 +184,42 @@ def test_what_is_not_available_is_recorded_by_name(tmp_path: Path) -> None:
     assert "repack with --attention edges" in reasons["gnn"]
     assert all(reason.startswith("not available: ") for reason in reasons.values())
     assert "repack with --attention edges" in (tmp_path / "report.md").read_text()
+
+
+CHARMS = ("charm", "charm_no_edges", "charm_shuffled_edges")
+
+
+def test_graph_detectors_that_need_heads_say_so_where_none_are_kept(tmp_path: Path) -> None:
+    index = SimpleNamespace(
+        has_member=lambda name: name != "heads_index.npy", num_layers=3, num_features=8
+    )
+    results = train(
+        "x",
+        ("logprob_mean", *CHARMS),
+        tmp_path,
+        replace(QUICK, epochs=1),
+        open_loader=FakeStore(SAMPLES, index),
+    )
+    assert list(results.not_available) == list(CHARMS)
+    for reason in results.not_available.values():
+        assert reason == (
+            "not available: not every trace has heads_index.npy, repack with --attention heads"
+        )
+
+
+def test_number_of_heads_comes_from_the_index(tmp_path: Path) -> None:
+    samples = make_placed_samples(150, seed=3, num_heads=2)
+    index = SimpleNamespace(has_member=lambda _: True, num_layers=3, num_features=8, num_heads=2)
+    names = ("gnn", "gvae", *CHARMS)
+    config = replace(QUICK, epochs=1)
+    results = train("x", names, tmp_path, config, open_loader=FakeStore(samples, index))
+    assert list(results.detectors) == list(names)
+    for name in names:
+        detector = load_detector(tmp_path / "checkpoints" / name)
+        assert detector.shape is not None
+        assert detector.shape.num_heads == 2
+    figures = [results.detectors[name].parameters for name in CHARMS]
+    assert len(set(figures)) == 1
 
 
 def test_what_the_loader_cannot_give_is_recorded_too(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from torch_geometric.nn import GINEConv
 
 from wdsbench.detect.lstm import LayerLSTM
 from wdsbench.detect.scale import Standardise
+from wdsbench.detect.union import graph_of_nodes, require_whole_samples
 
 
 class Reach(NamedTuple):
@@ -134,16 +135,8 @@ class GNNDetector(nn.Module):
             edge_attr: float32 ``[E, 1]``: attention weights.
             ptr: int64 ``[B * L + 1]``: first node of each graph.
         """
-        num_graphs = ptr.numel() - 1
-        if num_graphs % self.num_layers:
-            raise ValueError(
-                f"{num_graphs} graphs are not whole samples of {self.num_layers} layers; "
-                "the data set has another number of layers than the detector"
-            )
-        graph_index = torch.repeat_interleave(
-            torch.arange(num_graphs, device=x.device), ptr.diff(), output_size=x.shape[0]
-        )
-        raw = self.scale.rows(x, graph_index % self.num_layers)
+        require_whole_samples(ptr, self.num_layers)
+        raw = self.scale.rows(x, graph_of_nodes(ptr, x.shape[0]) % self.num_layers)
         last = ptr[1:] - 1
         reach = reach_of(last, edge_index, x.shape[0])
 

@@ -9,13 +9,17 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
+
+from wdsbench.errors import DetectorError
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
     from torch import Tensor, nn
 
+    from wdsbench.detect.charm import Edges
     from wdsbench.records import Batch
 
 Kind = Literal["closed_form", "probe", "trained"]
@@ -52,6 +56,7 @@ class DetectorShape:
         hidden: Width inside the detector.
         depth: LSTM layers.
         dropout: While training.
+        num_heads: H, attention heads of a layer; 0 where nothing of single heads is kept.
     """
 
     num_layers: int
@@ -59,6 +64,7 @@ class DetectorShape:
     hidden: int = 64
     depth: int = 2
     dropout: float = 0.3
+    num_heads: int = 0
 
 
 @dataclass(frozen=True)
@@ -145,6 +151,35 @@ def _build_gnn(shape: DetectorShape) -> nn.Module:
     )
 
 
+def _build_gvae(shape: DetectorShape) -> nn.Module:
+    from wdsbench.detect.gvae import GVAEDetector
+
+    return GVAEDetector(
+        shape.num_features,
+        num_layers=shape.num_layers,
+        hidden=shape.hidden,
+        depth=shape.depth,
+        dropout=shape.dropout,
+    )
+
+
+def _build_charm(shape: DetectorShape, edges: Edges) -> nn.Module:
+    from wdsbench.detect.charm import CharmDetector
+
+    if shape.num_heads < 1:
+        raise DetectorError(
+            f"not available: the number of attention heads is not known; {_REPACK_HEADS}"
+        )
+    return CharmDetector(
+        shape.num_features,
+        num_layers=shape.num_layers,
+        num_heads=shape.num_heads,
+        hidden=shape.hidden,
+        dropout=shape.dropout,
+        edges=edges,
+    )
+
+
 def _hidden(batch: Batch) -> tuple[Tensor, ...]:
     assert batch.hidden is not None, "the loader was not asked for hidden states"
     return (batch.hidden,)
@@ -155,6 +190,11 @@ def _graph(batch: Batch) -> tuple[Tensor, ...]:
     return graph.x, graph.edge_index, graph.edge_attr, graph.ptr
 
 
+def _union_graph(batch: Batch) -> tuple[Tensor, ...]:
+    return (*_graph(batch), batch.prompt_length)
+
+
+_REPACK_HEADS = "repack with --attention heads"
 _STATES = LoaderNeeds(fields=("hidden",))
 _LOGPROBS = LoaderNeeds(fields=("logprobs",))
 _GRAPHS = LoaderNeeds(
@@ -163,6 +203,19 @@ _GRAPHS = LoaderNeeds(
     layout="graph",
     members=(("edges_index.npy", "repack with --attention edges"),),
 )
+_UNION_GRAPHS = LoaderNeeds(
+    fields=("hidden",),
+    tokens="all",
+    layout="union-graph",
+    members=(("heads_index.npy", _REPACK_HEADS),),
+)
+
+
+def _charm(name: str, edges: Edges) -> DetectorSpec:
+    """Return the entry of CHARM-lite or of a control: same data, same network, other edges."""
+    build = partial(_build_charm, edges=edges)
+    return DetectorSpec(name, "trained", _UNION_GRAPHS, build=build, inputs=_union_graph)
+
 
 _REGISTRY: dict[str, DetectorSpec] = {
     spec.name: spec
@@ -175,6 +228,10 @@ _REGISTRY: dict[str, DetectorSpec] = {
         ),
         DetectorSpec("lstm", "trained", _STATES, build=_build_lstm, inputs=_hidden),
         DetectorSpec("gnn", "trained", _GRAPHS, build=_build_gnn, inputs=_graph),
+        DetectorSpec("gvae", "trained", _GRAPHS, build=_build_gvae, inputs=_graph),
+        _charm("charm", "kept"),
+        _charm("charm_no_edges", "none"),
+        _charm("charm_shuffled_edges", "shuffled"),
     )
 }
 

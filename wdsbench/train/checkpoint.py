@@ -33,6 +33,7 @@ class _Shape(pydantic.BaseModel, extra="forbid", strict=True):
     hidden: int = pydantic.Field(ge=1)
     depth: int = pydantic.Field(ge=1)
     dropout: float = pydantic.Field(ge=0, lt=1)
+    num_heads: int = pydantic.Field(default=0, ge=0)  # absent in cards of detectors without heads
 
 
 class _Card(pydantic.BaseModel, extra="forbid", strict=True):
@@ -110,7 +111,10 @@ def load_detector(path: str | Path) -> FittedDetector:
     if card.shape is None or card.weights is None:
         raise DetectorError(f"{card_path}: detector {card.detector} needs a shape and weights")
     shape = DetectorShape(**card.shape.model_dump())
-    module = spec.build(shape)
+    try:
+        module = spec.build(shape)
+    except DetectorError as error:
+        raise DetectorError(f"{card_path}: shape: {error}") from error
     weights_path = card_path.parent / card.weights
     try:
         tensors = safetensors.torch.load_file(weights_path)

@@ -1,8 +1,9 @@
 """Gradient descent on one detector: binary cross-entropy, AdamW, early stopping on validation
 AUROC.
 
-Samples without a label take no part in loss or AUROC. The loop keeps no tensor of a batch beyond
-the step that used it: batches may live in memory that is reused.
+A detector that has a loss of its own besides (see `Penalised`) has it added, sample by sample.
+Samples without a label take no part in either loss or in AUROC. The loop keeps no tensor of a
+batch beyond the step that used it: batches may live in memory that is reused.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import copy
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 import xxhash
@@ -34,13 +35,24 @@ SMALL_WEIGHTS = 1_000_000
 Inputs = Callable[[Batch], tuple[Tensor, ...]]
 
 
+@runtime_checkable
+class Penalised(Protocol):
+    """A detector with a loss of its own, which training adds to the cross-entropy."""
+
+    def forward_with_penalty(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (logits, penalty), float32 ``[B]`` each: the penalty of every sample by itself, so
+        that samples can be left out and neither batch size nor neighbours change its weight.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class EpochRecord:
     """One line of ``metrics.jsonl``.
 
     Attributes:
         epoch: From 0.
-        loss: Mean over the labelled training samples.
+        loss: Mean over the labelled training samples, the detector's own penalty included.
         val_auroc: After the epoch.
         seconds: Of the training pass, data included, validation not.
         samples_per_second: Of the same pass.
@@ -265,13 +277,17 @@ def _train_epoch(
         if count == 0:
             continue
         labelled += count
-        logits = detector(*_moved(inputs(batch), device))
+        logits, penalty = _logits_and_penalty(detector, _moved(inputs(batch), device))
         if count == len(batch):
             target = batch.label.to(device, non_blocking=True)
         else:
-            logits = logits[known.to(logits.device)]
+            chosen = known.to(logits.device)
+            logits = logits[chosen]
+            penalty = None if penalty is None else penalty[chosen]
             target = batch.label[known].to(device)
         loss = nn.functional.binary_cross_entropy_with_logits(logits, target)
+        if penalty is not None:
+            loss = loss + penalty.mean()
         optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(detector.parameters(), clip_norm)
@@ -287,6 +303,14 @@ def _train_epoch(
             f"the loss of epoch {epoch} is {mean}; lower the learning rate, or pack again"
         )
     return mean, labelled, unlabelled
+
+
+def _logits_and_penalty(
+    detector: nn.Module, arguments: tuple[Tensor, ...]
+) -> tuple[Tensor, Tensor | None]:
+    if isinstance(detector, Penalised):
+        return detector.forward_with_penalty(*arguments)
+    return detector(*arguments), None
 
 
 def _moved(arguments: tuple[Tensor, ...], device: str) -> tuple[Tensor, ...]:

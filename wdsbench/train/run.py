@@ -247,7 +247,14 @@ def _fit_weights(spec: DetectorSpec, run: _Run) -> tuple[FittedDetector, FitResu
         pass  # Says "not available" before a pass over the data is spent on the input scale.
     mean, std = run.input_moments()
     num_layers, num_features = mean.shape
-    shape = DetectorShape(num_layers, num_features, config.hidden, config.depth, config.dropout)
+    shape = DetectorShape(
+        num_layers,
+        num_features,
+        config.hidden,
+        config.depth,
+        config.dropout,
+        num_heads=getattr(run.index, "num_heads", 0),
+    )
     with seeded(config.seed, spec.name, source.device):
         module = spec.build(shape)
         scale = module.get_submodule("scale")
