@@ -36,8 +36,8 @@ from wdsbench.ring import Lease, SharedSlab
 from wdsbench.ring.transfer import is_done, pin, recorded_events
 from wdsbench.stream import this_consumer
 
-#: Slabs of each worker: one that it fills, one that waits here, one that the consumer holds.
-SLABS_EACH = 3
+#: Slabs of each worker: one that it fills, two that wait here, one that the consumer holds.
+SLABS_EACH = 4
 
 #: Shared memory that all slabs of a team may take; larger batches are read in this process.
 SHARED_LIMIT_BYTES = 4 << 30

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,13 +37,12 @@ from wdsbench.stream.files import open_shards
 ORPHAN_SECONDS = 2.0
 
 
-@dataclass(frozen=True)
-class Filled:
-    """A batch stands in a slab.
+class Filled(NamedTuple):
+    """A batch stands in a slab. A tuple with bytes: pickled and back in a quarter of the time.
 
     Attributes:
         run: The run it belongs to.
-        rows: int64 ``[B]``.
+        row_bytes: int64 ``[B]``: rows of the index.
         slab: Its number; None where the batch is larger than a slab: read it yourself.
         edge_counts: int64 ``[B * layers]`` (layout graph).
         metas: B ``meta.json`` dicts, where a field needs them.
@@ -56,7 +55,7 @@ class Filled:
     """
 
     run: int
-    rows: NDArray[np.int64]
+    row_bytes: bytes
     slab: int | None
     edge_counts: NDArray[np.int64] | None = None
     metas: list[dict[str, Any]] | None = None
@@ -67,16 +66,19 @@ class Filled:
     bytes_read: int = 0
     disk_bytes: int = 0
 
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        """The rows, read-only."""
+        return np.frombuffer(self.row_bytes, np.int64)
 
-@dataclass(frozen=True)
-class Finished:
+
+class Finished(NamedTuple):
     """The worker's share of a run is read."""
 
     run: int
 
 
-@dataclass(frozen=True)
-class Failed:
+class Failed(NamedTuple):
     """The worker's share of a run ended with an error; ``text`` is its traceback."""
 
     run: int
@@ -227,7 +229,9 @@ class _Worker:
         except SlabFullError:
             self._free.append(slab)
             now = time.perf_counter()
-            self._channel.send(Filled(self._run, np.array(row_list, np.int64), None, done_at=now))
+            self._channel.send(
+                Filled(self._run, np.array(row_list, np.int64).tobytes(), None, done_at=now)
+            )
             return
         except Exception:
             self._free.append(slab)
@@ -235,7 +239,7 @@ class _Worker:
         self._channel.send(
             Filled(
                 self._run,
-                pending.rows,
+                pending.rows.tobytes(),
                 slab,
                 tensors.edge_counts,
                 tensors.metas,
