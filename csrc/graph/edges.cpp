@@ -2,25 +2,100 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
+#include <cstring>
+#include <functional>
 
 namespace wdsbench::graph {
 
 namespace {
 
-/// Writes the mean over heads of the first `token` weights of a row.
-void mean_row(const AttentionView &attention, RowReader &reader, std::size_t token,
-              std::vector<double> &sum, std::vector<float> &mean) {
-  std::fill_n(sum.begin(), token, 0.0);
-  for (std::size_t head = 0; head < attention.heads; ++head) {
-    const float *row = reader.row(head, token, token);
-    require_finite(attention, head, token, row, token);
+// One binary for every processor: the compiler makes a variant for each and the loader picks one.
+#if defined(__x86_64__) && defined(__linux__)
+#define WDSBENCH_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define WDSBENCH_CLONES
+#endif
+
+/// Heads that are added in one pass over the sums.
+constexpr std::size_t HEADS_AT_ONCE = 4;
+
+WDSBENCH_CLONES void add_one(const float *values, double *sums, std::size_t count) {
+  for (std::size_t k = 0; k < count; ++k) {
+    sums[k] += static_cast<double>(values[k]);
+  }
+}
+
+/// Adds HEADS_AT_ONCE maps of `count` elements that lie one after the other, each sum in their
+/// order: the sums, which fill the first-level cache, are loaded and stored once for all of them.
+WDSBENCH_CLONES void add_several(const float *values, double *sums, std::size_t count) {
+  static_assert(HEADS_AT_ONCE == 4);
+  for (std::size_t k = 0; k < count; ++k) {
+    double sum = sums[k] + static_cast<double>(values[k]);
+    sum += static_cast<double>(values[count + k]);
+    sum += static_cast<double>(values[2 * count + k]);
+    sums[k] = sum + static_cast<double>(values[3 * count + k]);
+  }
+}
+
+/// Returns the mean over heads, float32 `[T, T]`; entries above the diagonal mean nothing.
+///
+/// Whole maps are added, row ends and all: a sum is not finite exactly where one of its terms is
+/// not, so one look at the sums checks all heads.
+std::vector<float> mean_map(const AttentionView &attention) {
+  const std::size_t tokens = attention.tokens;
+  const std::size_t elements = tokens * tokens;
+  std::vector<double> sums(elements, 0.0);
+  std::vector<float> map(elements * std::min(HEADS_AT_ONCE, attention.heads));
+  for (std::size_t head = 0; head < attention.heads;) {
+    const std::size_t heads = std::min(HEADS_AT_ONCE, attention.heads - head);
+    const auto *bytes =
+        static_cast<const std::uint8_t *>(attention.data) + attention.offset_bytes(head, 0, 0);
+    if (attention.is_half) {
+      half::chosen_kernel().widen(bytes, map.data(), heads * elements);
+    } else {
+      std::memcpy(map.data(), bytes, heads * elements * sizeof(float));
+    }
+    if (heads == HEADS_AT_ONCE) {
+      add_several(map.data(), sums.data(), elements);
+    } else {
+      for (std::size_t i = 0; i < heads; ++i) {
+        add_one(map.data() + i * elements, sums.data(), elements);
+      }
+    }
+    head += heads;
+  }
+  for (std::size_t token = 0; token < tokens; ++token) {
     for (std::size_t j = 0; j < token; ++j) {
-      sum[j] += static_cast<double>(row[j]);
+      const double sum = sums[token * tokens + j];
+      if (!std::isfinite(sum)) {
+        RowReader reader(attention);
+        for (std::size_t head = 0; head < attention.heads; ++head) {
+          require_finite(attention, head, token, reader.row(head, token, token), token);
+        }
+      }
+      map[token * tokens + j] = static_cast<float>(sum / static_cast<double>(attention.heads));
     }
   }
-  for (std::size_t j = 0; j < token; ++j) {
-    mean[j] = static_cast<float>(sum[j] / static_cast<double>(attention.heads));
+  return map;
+}
+
+/// Chooses the `count` heaviest of `mean[0, token)`, of equals the smaller index, into `kept` in
+/// ascending order. The count-th weight is found first; what is above it is in, and of what equals
+/// it as many as are left.
+void keep_heaviest(const float *mean, std::size_t token, std::size_t count,
+                   std::vector<float> &sorted, std::vector<std::uint32_t> &kept) {
+  sorted.assign(mean, mean + token);
+  const auto last = sorted.begin() + static_cast<std::ptrdiff_t>(count) - 1;
+  std::nth_element(sorted.begin(), last, sorted.end(), std::greater<>());
+  const float least = *last;
+  const auto above = static_cast<std::size_t>(
+      std::count_if(mean, mean + token, [least](float weight) { return weight > least; }));
+  std::size_t equals = count - above;
+  for (std::uint32_t j = 0; j < token; ++j) {
+    if (mean[j] > least || (mean[j] == least && equals > 0)) {
+      equals -= mean[j] == least ? 1 : 0;
+      kept.push_back(j);
+    }
   }
 }
 
@@ -34,34 +109,25 @@ void append(Edges &edges, std::uint32_t source, std::size_t target, float weight
 
 Edges mean_edges(const AttentionView &attention, const EdgeRule &rule) {
   Edges edges;
-  RowReader reader(attention);
-  std::vector<double> sum(attention.tokens);
-  std::vector<float> mean(attention.tokens);
-  std::vector<std::uint32_t> order(attention.tokens);
+  const std::vector<float> map = mean_map(attention);
+  std::vector<float> sorted;
+  std::vector<std::uint32_t> kept;
   for (std::size_t token = 1; token < attention.tokens; ++token) {
-    mean_row(attention, reader, token, sum, mean);
-    const auto begin = order.begin();
-    auto kept = begin;
+    const float *mean = map.data() + token * attention.tokens;
+    kept.clear();
     if (rule.kind == EdgeRule::Kind::top_share) {
       const auto share =
           static_cast<std::size_t>(std::floor(rule.value * static_cast<double>(token)));
-      const std::size_t count = std::clamp<std::size_t>(share, 1, token);
-      const auto end = begin + static_cast<std::ptrdiff_t>(token);
-      kept = begin + static_cast<std::ptrdiff_t>(count);
-      std::iota(begin, end, 0U);
-      std::nth_element(begin, kept - 1, end, [&mean](std::uint32_t a, std::uint32_t b) {
-        return mean[a] > mean[b] || (mean[a] == mean[b] && a < b);
-      });
-      std::sort(begin, kept);
+      keep_heaviest(mean, token, std::clamp<std::size_t>(share, 1, token), sorted, kept);
     } else {
       for (std::uint32_t j = 0; j < token; ++j) {
         if (static_cast<double>(mean[j]) >= rule.value) {
-          *kept++ = j;
+          kept.push_back(j);
         }
       }
     }
-    for (auto source = begin; source != kept; ++source) {
-      append(edges, *source, token, mean[*source]);
+    for (const std::uint32_t source : kept) {
+      append(edges, source, token, mean[source]);
     }
   }
   return edges;
