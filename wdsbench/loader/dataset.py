@@ -4,7 +4,6 @@ and a ``collate_fn`` of one's own.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -70,7 +69,6 @@ class TraceDataset(IterableDataset[dict[str, Any]]):
         )
         self._access = "sparse" if is_sparse(self._plan, self.index, rows) else "map"
         self._files: _core.ShardFiles | None = None
-        self._files_pid = -1
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next iteration be epoch ``epoch``.
@@ -108,9 +106,8 @@ class TraceDataset(IterableDataset[dict[str, Any]]):
         return {**self.__dict__, "_files": None}
 
     def _open(self) -> _core.ShardFiles:
-        if self._files is None or self._files_pid != os.getpid():
+        if self._files is None:
             self._files = open_shards(self.index, access=self._access)
-            self._files_pid = os.getpid()
         return self._files
 
     def _samples(self, decoder: BatchDecoder, pending: PendingBatch) -> Iterator[dict[str, Any]]:

@@ -195,9 +195,7 @@ class BatchDecoder:
             layout = rows_layout(self._plan, self._index.num_features, rows)
             tensors.hidden = memory.tensor(layout.shape, self._states_dtype())
         if edge_counts is not None:
-            edges = int(edge_counts.sum())
-            tensors.edge_index = memory.tensor((2, edges), torch.int64)
-            tensors.edge_attr = memory.tensor((edges, self._plan.edge_channels))
+            self._place_edges(tensors, edge_counts, memory)
         return tensors
 
     def assemble(self, rows: NDArray[np.int64], tensors: BatchTensors) -> Batch:
@@ -296,9 +294,7 @@ class BatchDecoder:
         )
         counts = (pointers[:, plan.layers + 1] - pointers[:, plan.layers]).astype(np.int64)
         jobs[1:, -1] = np.cumsum(counts.sum(axis=1))[:-1]
-        edges = int(counts.sum())
-        edge_index = pending.memory.tensor((2, edges), torch.int64)
-        edge_attr = pending.memory.tensor((edges, 1))
+        edge_index, edge_attr = self._place_edges(tensors, counts.reshape(-1), pending.memory)
         self._members.located(
             rows,
             lambda: _core.collate_edges(
@@ -311,8 +307,16 @@ class BatchDecoder:
                 threads=plan.threads,
             ),
         )
-        tensors.edge_index, tensors.edge_attr = edge_index, edge_attr
-        tensors.edge_counts = counts.reshape(-1)
+
+    def _place_edges(
+        self, tensors: BatchTensors, counts: NDArray[np.int64], memory: Memory
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Ask for the edges' tensors, in the order on which both sides of a slab rely."""
+        edges = int(counts.sum())
+        edge_index = memory.tensor((2, edges), torch.int64)
+        edge_attr = memory.tensor((edges, self._plan.edge_channels))
+        tensors.edge_index, tensors.edge_attr, tensors.edge_counts = edge_index, edge_attr, counts
+        return edge_index, edge_attr
 
     def _add_union(self, tensors: BatchTensors, pending: PendingBatch) -> None:
         plan, rows, lengths = self._plan, pending.rows, pending.layout.lengths
@@ -332,9 +336,7 @@ class BatchDecoder:
             rows, lambda: _core.count_union_edges(self._files, jobs, plan.layers, **sizes)
         )
         jobs[1:, -1] = np.cumsum(counts)[:-1]
-        edges = int(counts.sum())
-        edge_index = pending.memory.tensor((2, edges), torch.int64)
-        edge_attr = pending.memory.tensor((edges, plan.edge_channels))
+        edge_index, edge_attr = self._place_edges(tensors, counts, pending.memory)
         self._members.located(
             rows,
             lambda: _core.collate_union(
@@ -346,11 +348,10 @@ class BatchDecoder:
                 **sizes,
             ),
         )
-        tensors.edge_index, tensors.edge_attr, tensors.edge_counts = edge_index, edge_attr, counts
 
     def _read_sketch(self, row: int) -> NDArray[np.float32]:
         tokens = int(self._index.columns["tokens"][row])
-        shape = (self._index.num_layers, self._plan.heads, tokens, SKETCH_VALUES)
+        shape = (self._index.num_layers, self._plan.heads, tokens, len(SKETCH_VALUES))
         values = self._members.read_array(row, SKETCH, np.float16, shape)
         return values[self._plan.layers].astype(np.float32)
 

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wdsbench import _core
-from wdsbench.errors import TraceError
 from wdsbench.pack.edges import attention_maps, check_weights, edges_of
 from wdsbench.pack.options import PackOptions
+from wdsbench.pack.refusal import refusal
 from wdsbench.records import Trace
 from wdsbench.shards.index import FieldEntry
 from wdsbench.shards.members import (
@@ -19,15 +19,13 @@ from wdsbench.shards.members import (
     EDGES_WEIGHT,
     HEADS_WEIGHT,
     SKETCH,
+    SKETCH_VALUES,
     causal_half,
     edge_members,
     head_members,
     npy_pieces,
 )
 from wdsbench.shards.tar import Pieces
-
-#: Numbers of a token in a sketch; csrc/graph/sketch.hpp has their formulas and sources.
-SKETCH_VALUES = ("self_attention", "laplacian", "lookback", "entropy")
 
 
 @dataclass
@@ -79,7 +77,7 @@ class AttentionPacker:
                 made[SKETCH] = npy_pieces(values.astype(np.float16))
                 self._count("sketch")
         except _core.FormatError as error:
-            raise _at(trace, f"layer {error.sample}: {error.detail}") from error
+            raise refusal(trace, f"layer {error.sample}: {error.detail}") from error
         if "full" in wanted:
             made[ATTENTION] = npy_pieces(causal_half(maps))
             self._count("full")
@@ -115,7 +113,7 @@ class AttentionPacker:
         assert trace.attentions is not None
         heads = {layer.shape[0] for layer in trace.attentions}
         if len(heads) > 1 or (self.heads and heads != {self.heads}):
-            raise _at(
+            raise refusal(
                 trace,
                 f"layers of {sorted(heads)} heads; heads, sketch and full need the same number in"
                 f" every layer and trace{f', which had {self.heads}' if self.heads else ''}: pack"
@@ -125,9 +123,3 @@ class AttentionPacker:
 
     def _count(self, kind: str) -> None:
         self.counts[kind] = self.counts.get(kind, 0) + 1
-
-
-def _at(trace: Trace, detail: str) -> TraceError:
-    return TraceError(
-        detail, file=trace.file, position=trace.position, question_id=trace.question_id
-    )

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wdsbench import _core
-from wdsbench.errors import TraceError
+from wdsbench.pack.refusal import refusal
 from wdsbench.records import LayerEdges, Trace
 
 #: Softmax in low precision ends a little above 1.
@@ -62,7 +62,7 @@ def edges_of(trace: Trace, rule: EdgeRule, threads: int = 1) -> list[LayerEdges]
     try:
         index, bits, pointer = _core.mean_edges(maps, rule.kind, rule.value, threads=threads)
     except _core.FormatError as error:
-        raise _at(trace, f"layer {error.sample}: {error.detail}") from error
+        raise refusal(trace, f"layer {error.sample}: {error.detail}") from error
     weight = bits.view(np.float16)
     layers: list[LayerEdges] = []
     for number, (first, last) in enumerate(pairwise(pointer.tolist())):
@@ -75,7 +75,7 @@ def edges_of(trace: Trace, rule: EdgeRule, threads: int = 1) -> list[LayerEdges]
 def check_weights(trace: Trace, weight: NDArray[np.float16], where: str = "") -> None:
     """Raise TraceError where weights are no attention probabilities."""
     if weight.size and not (weight.min() >= 0 and weight.max() <= WEIGHT_MAX):
-        raise _at(
+        raise refusal(
             trace,
             f"{where}attention weights from {weight.min()} to {weight.max()}; a softmax gives 0 to"
             " 1: save the attention probabilities, not the scores",
@@ -88,9 +88,3 @@ def attention_maps(attentions: list[NDArray[Any]]) -> list[NDArray[Any]]:
         np.ascontiguousarray(layer, np.float16 if layer.dtype == np.float16 else np.float32)
         for layer in attentions
     ]
-
-
-def _at(trace: Trace, detail: str) -> TraceError:
-    return TraceError(
-        detail, file=trace.file, position=trace.position, question_id=trace.question_id
-    )

@@ -16,7 +16,8 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from wdsbench.errors import PackError, TraceError
+from wdsbench.errors import PackError
+from wdsbench.pack.refusal import refusal
 from wdsbench.records import Trace
 
 #: Tokens of a layer that are fitted at a time; never fewer than the components.
@@ -86,9 +87,9 @@ def fit_reduction(traces: Iterable[Trace], size: int) -> Reduction:
                 raise PackError(f"reduce: {size} components of {features} features; ask for fewer")
             models = [IncrementalPCA(n_components=size) for _ in range(layers)]
         if shape != (layers, features):
-            raise _at(trace, f"{layers} layers of {features} features, others have {shape}")
+            raise refusal(trace, f"{layers} layers of {features} features, others have {shape}")
         if not np.isfinite(trace.hidden).all():
-            raise _at(trace, "a state is not finite; components cannot be fitted on it")
+            raise refusal(trace, "a state is not finite; components cannot be fitted on it")
         blocks.append(trace.hidden.astype(np.float32))
         waiting += tokens
         if waiting >= 2 * block:  # what stays is never too little for a fit of its own
@@ -113,9 +114,3 @@ def _fit(models: list[Any], states: NDArray[np.float32], count: int) -> NDArray[
     for model, layer in zip(models, states, strict=True):
         model.partial_fit(layer[:count].astype(np.float64))
     return states[:, count:]
-
-
-def _at(trace: Trace, detail: str) -> TraceError:
-    return TraceError(
-        detail, file=trace.file, position=trace.position, question_id=trace.question_id
-    )

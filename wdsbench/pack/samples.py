@@ -10,10 +10,11 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from wdsbench.errors import PackError, ScoreError, TraceError
+from wdsbench.errors import PackError, ScoreError
 from wdsbench.pack.attention import AttentionPacker
 from wdsbench.pack.options import PackOptions
 from wdsbench.pack.reduce import Reduction
+from wdsbench.pack.refusal import refusal
 from wdsbench.pack.scores import label_of
 from wdsbench.records import Trace
 from wdsbench.shards.index import FieldEntry, LayerEntry
@@ -103,7 +104,7 @@ class SamplePacker:
             self.unlabelled += 1
         number = self._number(trace)
         if self.split_of.setdefault(trace.question_id, split) != split:
-            raise _at(
+            raise refusal(
                 trace,
                 f"stands in split {split} here and in {self.split_of[trace.question_id]} before; a"
                 " question has one split: pack with --split-by question",
@@ -160,7 +161,7 @@ class SamplePacker:
             digest = xxhash.xxh3_64_intdigest(np.ascontiguousarray(trace.hidden).data)
             file, first = self.contents.setdefault((trace.question_id, digest), (trace.file, place))
             if file != trace.file:
-                raise _at(
+                raise refusal(
                     trace,
                     f"is the same trace as {first}; if the file is no copy, give the traces a"
                     " trace_number",
@@ -170,7 +171,7 @@ class SamplePacker:
         )
         self.traces_of[trace.question_id] += 1
         if (trace.question_id, number) in self.seen:
-            raise _at(
+            raise refusal(
                 trace, f"has trace number {number}, as has {self.seen[trace.question_id, number]}"
             )
         self.seen[trace.question_id, number] = place
@@ -182,7 +183,7 @@ class SamplePacker:
             self.shape = (layers, features)
             self.totals = LayerTotals.zeros(layers)
         if self.shape != (layers, features):
-            raise _at(
+            raise refusal(
                 trace,
                 f"{layers} layers of {features} features, the traces before have {self.shape[0]} "
                 f"of {self.shape[1]};"
@@ -192,7 +193,7 @@ class SamplePacker:
         try:
             states = to_half(hidden, overflow=self.options.overflow)
         except PackError as error:
-            raise _at(trace, str(error)) from error
+            raise refusal(trace, str(error)) from error
         self.totals.add(states)
         return states
 
@@ -200,12 +201,6 @@ class SamplePacker:
 def _tokens(trace: Trace) -> int:
     """Return T: the tokens of the sequence; where the source has none, those of the states."""
     return trace.tokens.size or trace.hidden.shape[1]
-
-
-def _at(trace: Trace, detail: str) -> TraceError:
-    return TraceError(
-        detail, file=trace.file, position=trace.position, question_id=trace.question_id
-    )
 
 
 def fields_of(run: SamplePacker) -> dict[str, FieldEntry]:

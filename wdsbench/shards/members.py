@@ -25,8 +25,8 @@ HEADS_WEIGHT = "heads_weight.npy"
 HEADS_POINTER = "heads_ptr.npy"
 SKETCH = "sketch.npy"
 
-#: Numbers of a token in a sketch: self-attention, Laplacian diagonal, lookback ratio, entropy.
-SKETCH_VALUES = 4
+#: Numbers of a token in a sketch; csrc/graph/sketch.hpp has their formulas and sources.
+SKETCH_VALUES = ("self_attention", "laplacian", "lookback", "entropy")
 
 #: Every member a sample may have, in the order of the shard (sorted by name).
 MEMBERS = (
