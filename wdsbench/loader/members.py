@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 
 from wdsbench import _core
 from wdsbench.errors import DecodeError, ShardError
+from wdsbench.records import Member
 from wdsbench.shards.index import DatasetIndex
 from wdsbench.shards.members import META
+from wdsbench.stream.members import parse_array
 
 T = TypeVar("T")
 
@@ -68,22 +70,18 @@ class MemberBytes:
             ShardError: It cannot be read. DecodeError: it is not an array of this dtype and shape.
         """
         data = self.read(row, member)
+        place = self._place(row, member)
         offset = int(self._index.member(member, "offset")[row])
-        try:
-            descr, axes, payload = _core.parse_npy_header(data, len(data))
-        except _core.FormatError as error:
+        name = self._index.member_name(row, member)
+        array = parse_array(data, Member(str(place["shard"]), name, offset, len(data)))
+        if array.dtype != np.dtype(dtype) or array.shape != shape:
             raise DecodeError(
-                error.detail,
-                **self._place(row, member),
-                offset_bytes=offset + error.offset_bytes,
-            ) from error
-        if np.dtype(descr) != np.dtype(dtype) or axes != shape:
-            raise DecodeError(
-                f"{descr} of shape {axes}, expected {np.dtype(dtype).str} of {shape}",
-                **self._place(row, member),
+                f"{array.dtype.str} of shape {array.shape}, expected {np.dtype(dtype).str} of"
+                f" {shape}",
+                **place,
                 offset_bytes=offset,
             )
-        return np.frombuffer(data, dtype, offset=payload).reshape(shape)
+        return array
 
     def verify(self, rows: NDArray[np.int64], member: str) -> None:
         """Compare the XXH3 of members with the index.

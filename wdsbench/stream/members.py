@@ -84,7 +84,15 @@ def load_member(member: Member) -> NDArray[Any]:
     Raises:
         ShardError: It cannot be read. DecodeError: it is not an npy member of a plain dtype.
     """
-    data = read_member(member)
+    return parse_array(read_member(member), member)
+
+
+def parse_array(data: bytes, member: Member) -> NDArray[Any]:
+    """Return the array in ``data``, the bytes of an npy member; read-only, uncopied.
+
+    Raises:
+        DecodeError: It is not an npy member of a plain dtype.
+    """
     try:
         descr, shape, payload = _core.parse_npy_header(data, len(data))
     except _core.FormatError as error:
