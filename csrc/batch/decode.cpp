@@ -14,9 +14,6 @@ namespace {
 /// Units of work for each thread, so that a large sample at the end does not leave the others idle.
 constexpr std::size_t UNITS_PER_THREAD = 4;
 
-/// Batches of fewer bytes may still be in the cache when the trainer reads them.
-constexpr std::uint64_t STREAMING_LEAST_BYTES = std::uint64_t{4} << 20;
-
 void check_layers(const RowsPlan &plan) {
   for (const std::uint64_t layer : plan.layers) {
     if (layer >= plan.layers_stored) {
@@ -184,9 +181,7 @@ private:
 RowsDecode::RowsDecode(std::vector<SampleRows> samples, OpenFiles files, RowsPlan plan,
                        RowsTarget target, std::size_t threads)
     : samples_(std::move(samples)), files_(std::move(files)), plan_(std::move(plan)),
-      target_(target),
-      stores_(target.count * sizeof(float) < STREAMING_LEAST_BYTES ? Stores::cached
-                                                                   : Stores::streaming) {
+      target_(target), stores_(stores_of(target.count * sizeof(float))) {
   check_bounds(samples_, plan_, target_.count);
   const std::size_t layers = plan_.layers.size();
   if (!samples_.empty() && layers > 0) {

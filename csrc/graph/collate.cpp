@@ -1,6 +1,5 @@
 #include "graph/collate.hpp"
 
-#include <cmath>
 #include <stdexcept>
 
 namespace wdsbench::graph {
@@ -35,19 +34,13 @@ void collate_edges(const std::vector<SampleEdges> &samples,
           if (edge > edge_count || count > edge_count - edge) {
             throw std::invalid_argument("a sample's edges end outside the batch buffer");
           }
+          stored.check(
+              first, count, sample.tokens, [&] { return "layer " + std::to_string(layers[i]); },
+              member);
+          stored.shift_indices(first, count,
+                               static_cast<std::int64_t>(sample.node_base + i * sample.tokens),
+                               edge_index + edge, edge_index + edge_count + edge);
           stored.widen_weights(first, count, edge_attr + edge);
-          const auto shift = static_cast<std::int64_t>(sample.node_base + i * sample.tokens);
-          for (std::uint64_t k = 0; k < count; ++k) {
-            const std::uint64_t source = stored.source(first + k);
-            const std::uint64_t target = stored.target(first + k);
-            if (target >= sample.tokens || source >= target ||
-                !std::isfinite(edge_attr[edge + k])) {
-              stored.check(first + k, sample.tokens, edge_attr[edge + k],
-                           "layer " + std::to_string(layers[i]), member);
-            }
-            edge_index[edge + k] = static_cast<std::int64_t>(source) + shift;
-            edge_index[edge_count + edge + k] = static_cast<std::int64_t>(target) + shift;
-          }
           edge += count;
         }
       });

@@ -1,9 +1,6 @@
 #include "graph/edge_members.hpp"
 
-#include "batch/widen.hpp"
-
-#include <cmath>
-#include <cstring>
+#include "graph/indices.hpp"
 
 namespace wdsbench::graph {
 
@@ -83,41 +80,42 @@ StoredEdges::StoredEdges(const EdgeRefs &edges, const EdgeNames &names, std::uin
   weights_ = copied(weight_, stored * sizeof(std::uint16_t), weight_scratch);
 }
 
+bool StoredEdges::sound(std::uint64_t first, std::uint64_t count, std::uint64_t tokens) const {
+  return pairs_sound(index(first), index(stored_ + first), width_, count, tokens) &&
+         halves_finite(half(first), count);
+}
+
+void StoredEdges::check(std::uint64_t first, std::uint64_t count, std::uint64_t tokens,
+                        const std::function<std::string()> &list, const char *&member) const {
+  if (sound(first, count, tokens)) {
+    return;
+  }
+  for (std::uint64_t edge = first; edge < first + count; ++edge) {
+    const std::uint64_t from = source(edge);
+    const std::uint64_t to = target(edge);
+    const auto arrow = [&] { return std::to_string(from) + " -> " + std::to_string(to); };
+    if (to >= tokens || from >= to) {
+      member = names_.index;
+      throw FormatError(FormatKind::value, index_.payload_offset(edge * width_),
+                        list() + ": edge " + arrow() + " among " + std::to_string(tokens) +
+                            " tokens; an edge runs from a smaller to a larger index");
+    }
+    if (!halves_finite(half(edge), 1)) {
+      member = names_.weight;
+      throw FormatError(FormatKind::value, weight_.payload_offset(edge * sizeof(std::uint16_t)),
+                        list() + ": the weight of edge " + arrow() + " is not finite");
+    }
+  }
+}
+
+void StoredEdges::shift_indices(std::uint64_t first, std::uint64_t count, std::int64_t shift,
+                                std::int64_t *sources, std::int64_t *targets) const {
+  graph::shift_indices(index(first), width_, count, shift, sources);
+  graph::shift_indices(index(stored_ + first), width_, count, shift, targets);
+}
+
 void StoredEdges::widen_weights(std::uint64_t first, std::uint64_t count, float *out) const {
-  batch::widen(ElementType::f16, weights_ + first * sizeof(std::uint16_t), out, count,
-               batch::Stores::cached);
-}
-
-void StoredEdges::check(std::uint64_t edge, std::uint64_t tokens, float weight,
-                        const std::string &list, const char *&member) const {
-  const std::uint64_t from = source(edge);
-  const std::uint64_t to = target(edge);
-  const auto arrow = [&] { return std::to_string(from) + " -> " + std::to_string(to); };
-  if (to >= tokens || from >= to) {
-    member = names_.index;
-    throw FormatError(FormatKind::value, index_.payload_offset(edge * width_),
-                      list + ": edge " + arrow() + " among " + std::to_string(tokens) +
-                          " tokens; an edge runs from a smaller to a larger index");
-  }
-  if (!std::isfinite(weight)) {
-    member = names_.weight;
-    throw FormatError(FormatKind::value, weight_.payload_offset(edge * sizeof(std::uint16_t)),
-                      list + ": the weight of edge " + arrow() + " is not finite");
-  }
-}
-
-std::uint64_t StoredEdges::load(std::uint64_t at) const {
-  if (width_ == 1) {
-    return pairs_[at];
-  }
-  if (width_ == 2) {
-    std::uint16_t value;
-    std::memcpy(&value, pairs_ + 2 * at, sizeof value);
-    return value;
-  }
-  std::uint32_t value;
-  std::memcpy(&value, pairs_ + 4 * at, sizeof value);
-  return value;
+  batch::widen(ElementType::f16, half(first), out, count, batch::Stores::cached);
 }
 
 } // namespace wdsbench::graph

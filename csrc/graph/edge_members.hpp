@@ -3,7 +3,9 @@
 #include "batch/decode.hpp"
 #include "batch/workers.hpp"
 #include "files/bus_guard.hpp"
+#include "graph/indices.hpp"
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -53,19 +55,32 @@ public:
   StoredEdges(const EdgeRefs &edges, const EdgeNames &names, std::uint64_t stored,
               const char *&member);
 
-  [[nodiscard]] std::uint64_t source(std::uint64_t edge) const { return load(edge); }
-  [[nodiscard]] std::uint64_t target(std::uint64_t edge) const { return load(stored_ + edge); }
+  [[nodiscard]] std::uint64_t source(std::uint64_t edge) const {
+    return load_index(pairs_, width_, edge);
+  }
+  [[nodiscard]] std::uint64_t target(std::uint64_t edge) const {
+    return load_index(pairs_, width_, stored_ + edge);
+  }
+
+  /// Checks edges [first, first + count): each runs from a smaller to a larger index below `tokens`
+  /// and has a finite weight. Throws FormatError(value) for the first that does not, sets `member`
+  /// to where it stands; `list` names their layer (and head).
+  void check(std::uint64_t first, std::uint64_t count, std::uint64_t tokens,
+             const std::function<std::string()> &list, const char *&member) const;
+
+  /// Writes the sources, and the targets, of edges [first, first + count), `shift` added to each.
+  void shift_indices(std::uint64_t first, std::uint64_t count, std::int64_t shift,
+                     std::int64_t *sources, std::int64_t *targets) const;
 
   /// Writes the weights of edges [first, first + count) as float32.
   void widen_weights(std::uint64_t first, std::uint64_t count, float *out) const;
 
-  /// Throws FormatError(value) unless the edge runs from a smaller to a larger index below `tokens`
-  /// and `weight` is finite. `list` names its layer (and head). Sets `member`.
-  void check(std::uint64_t edge, std::uint64_t tokens, float weight, const std::string &list,
-             const char *&member) const;
-
 private:
-  [[nodiscard]] std::uint64_t load(std::uint64_t at) const;
+  [[nodiscard]] const std::uint8_t *index(std::uint64_t at) const { return pairs_ + at * width_; }
+  [[nodiscard]] const std::uint8_t *half(std::uint64_t at) const {
+    return weights_ + at * sizeof(std::uint16_t);
+  }
+  [[nodiscard]] bool sound(std::uint64_t first, std::uint64_t count, std::uint64_t tokens) const;
 
   const EdgeNames &names_;
   batch::MemberReader index_;

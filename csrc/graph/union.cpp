@@ -1,7 +1,6 @@
 #include "graph/union.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <stdexcept>
 
 namespace wdsbench::graph {
@@ -36,16 +35,16 @@ public:
         const std::uint64_t first = pointer_[list];
         const std::uint64_t count = pointer_[list + 1] - first;
         weights_.resize(std::max<std::size_t>(weights_.size(), count));
+        stored.check(
+            first, count, sample_.tokens,
+            [&] {
+              return "layer " + std::to_string(plan_.layers[i]) + ", head " + std::to_string(head);
+            },
+            member_);
         stored.widen_weights(first, count, weights_.data());
         for (std::uint64_t k = 0; k < count; ++k) {
           const std::uint64_t source = stored.source(first + k);
           const std::uint64_t target = stored.target(first + k);
-          if (target >= sample_.tokens || source >= target || !std::isfinite(weights_[k])) {
-            stored.check(first + k, sample_.tokens, weights_[k],
-                         "layer " + std::to_string(plan_.layers[i]) + ", head " +
-                             std::to_string(head),
-                         member_);
-          }
           if (target >= sample_.prompt_length) {
             visit(target * sample_.tokens + source, i * plan_.heads + head, weights_[k]);
           }
