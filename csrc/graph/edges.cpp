@@ -1,6 +1,7 @@
 #include "graph/edges.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -79,25 +80,74 @@ std::vector<float> mean_map(const AttentionView &attention) {
   return map;
 }
 
-/// Chooses the `count` heaviest of `mean[0, token)`, of equals the smaller index, into `kept` in
-/// ascending order. The count-th weight is found first; what is above it is in, and of what equals
-/// it as many as are left.
-void keep_heaviest(const float *mean, std::size_t token, std::size_t count,
-                   std::vector<float> &sorted, std::vector<std::uint32_t> &kept) {
-  sorted.assign(mean, mean + token);
-  const auto last = sorted.begin() + static_cast<std::ptrdiff_t>(count) - 1;
-  std::nth_element(sorted.begin(), last, sorted.end(), std::greater<>());
-  const float least = *last;
-  const auto above = static_cast<std::size_t>(
-      std::count_if(mean, mean + token, [least](float weight) { return weight > least; }));
-  std::size_t equals = count - above;
-  for (std::uint32_t j = 0; j < token; ++j) {
-    if (mean[j] > least || (mean[j] == least && equals > 0)) {
-      equals -= mean[j] == least ? 1 : 0;
-      kept.push_back(j);
+/// Rows of at most so many weights are ranked by comparing all pairs: quadratic, and without a
+/// branch that could be predicted wrongly (edges of [32, 32, 64, 64] in 1.9 instead of 2.7 ms).
+constexpr std::size_t RANKED_MOST = 128;
+
+/// Counts for each of `count` weights those that come before it: heavier, or equal with a smaller
+/// index.
+WDSBENCH_CLONES void rank_pairs(const float *weights, std::size_t count, std::uint32_t *ranks) {
+  std::fill_n(ranks, count, 0);
+  for (std::size_t i = 0; i < count; ++i) {
+    const float weight = weights[i];
+    for (std::size_t j = 0; j < i; ++j) {
+      ranks[j] += weight > weights[j] ? 1 : 0;
+    }
+    for (std::size_t j = i + 1; j < count; ++j) {
+      ranks[j] += weight >= weights[j] ? 1 : 0;
     }
   }
 }
+
+/// Chooses the heaviest of a token's predecessors, of equals the smaller index.
+class Heaviest {
+public:
+  /// Returns the `count` heaviest of `weights[0, token)`, ascending; valid until the next call.
+  const std::vector<std::uint32_t> &keep(const float *weights, std::size_t token,
+                                         std::size_t count) {
+    kept_.clear();
+    if (token <= RANKED_MOST) {
+      keep_by_rank(weights, token, count);
+    } else {
+      keep_by_least(weights, token, count);
+    }
+    return kept_;
+  }
+
+private:
+  void keep_by_rank(const float *weights, std::size_t token, std::size_t count) {
+    rank_pairs(weights, token, ranks_.data());
+    kept_.resize(token + 1); // one more: every index is written, and stays where its rank is low
+    std::size_t kept = 0;
+    for (std::uint32_t j = 0; j < token; ++j) {
+      kept_[kept] = j;
+      kept += ranks_[j] < count ? 1 : 0;
+    }
+    kept_.resize(kept);
+  }
+
+  /// The count-th weight is found first; what is above it is in, and of what equals it as many as
+  /// are left.
+  void keep_by_least(const float *weights, std::size_t token, std::size_t count) {
+    sorted_.assign(weights, weights + token);
+    const auto last = sorted_.begin() + static_cast<std::ptrdiff_t>(count) - 1;
+    std::nth_element(sorted_.begin(), last, sorted_.end(), std::greater<>());
+    const float least = *last;
+    const auto above = static_cast<std::size_t>(
+        std::count_if(weights, weights + token, [least](float weight) { return weight > least; }));
+    std::size_t equals = count - above;
+    for (std::uint32_t j = 0; j < token; ++j) {
+      if (weights[j] > least || (weights[j] == least && equals > 0)) {
+        equals -= weights[j] == least ? 1 : 0;
+        kept_.push_back(j);
+      }
+    }
+  }
+
+  std::array<std::uint32_t, RANKED_MOST> ranks_{};
+  std::vector<float> sorted_;
+  std::vector<std::uint32_t> kept_;
+};
 
 void append(Edges &edges, std::uint32_t source, std::size_t target, float weight) {
   edges.source.push_back(source);
@@ -110,24 +160,22 @@ void append(Edges &edges, std::uint32_t source, std::size_t target, float weight
 Edges mean_edges(const AttentionView &attention, const EdgeRule &rule) {
   Edges edges;
   const std::vector<float> map = mean_map(attention);
-  std::vector<float> sorted;
-  std::vector<std::uint32_t> kept;
+  Heaviest heaviest;
   for (std::size_t token = 1; token < attention.tokens; ++token) {
     const float *mean = map.data() + token * attention.tokens;
-    kept.clear();
     if (rule.kind == EdgeRule::Kind::top_share) {
       const auto share =
           static_cast<std::size_t>(std::floor(rule.value * static_cast<double>(token)));
-      keep_heaviest(mean, token, std::clamp<std::size_t>(share, 1, token), sorted, kept);
+      for (const std::uint32_t source :
+           heaviest.keep(mean, token, std::clamp<std::size_t>(share, 1, token))) {
+        append(edges, source, token, mean[source]);
+      }
     } else {
       for (std::uint32_t j = 0; j < token; ++j) {
         if (static_cast<double>(mean[j]) >= rule.value) {
-          kept.push_back(j);
+          append(edges, j, token, mean[j]);
         }
       }
-    }
-    for (const std::uint32_t source : kept) {
-      append(edges, source, token, mean[source]);
     }
   }
   return edges;
