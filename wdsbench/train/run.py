@@ -38,16 +38,14 @@ from wdsbench.files import remove_if_empty, write_whole
 from wdsbench.progress import Progress, no_progress
 from wdsbench.records import SPLITS
 from wdsbench.train import metrics
-from wdsbench.train.bootstrap import auroc_interval, paired_difference
 from wdsbench.train.checkpoint import remove_detector, save_detector
 from wdsbench.train.config import TrainConfig
 from wdsbench.train.fitted import FittedDetector
 from wdsbench.train.loop import EpochRecord, FitResult, fit, record_json, seeded
+from wdsbench.train.measure import Outcome, measure
 from wdsbench.train.report import write_markdown
 from wdsbench.train.results import (
     RESULTS_NAME,
-    DetectorResult,
-    Difference,
     Results,
     write_results,
 )
@@ -69,17 +67,6 @@ ROC_NAME = "roc.png"
 CURVES_NAME = "curves.png"
 CHECKPOINTS_NAME = "checkpoints"
 _FILE_NAMES = (RESULTS_NAME, REPORT_NAME, SCORES_NAME, METRICS_NAME, ROC_NAME, CURVES_NAME)
-BASELINE = "logprob_mean"
-
-
-@dataclass(frozen=True)
-class _Outcome:
-    """One detector's fit and its scores on the labelled and unlabelled samples of val and test."""
-
-    fitted: FittedDetector
-    val_scores: NDArray[np.float64]
-    test_scores: NDArray[np.float64]
-    fit: FitResult | None
 
 
 @dataclass
@@ -150,7 +137,7 @@ def train(
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     _remove_earlier(folder)
-    outcomes: dict[str, _Outcome] = {}
+    outcomes: dict[str, Outcome] = {}
     not_available: dict[str, str] = {}
     with (
         (folder / METRICS_NAME).open("w", encoding="utf-8") as metrics_file,
@@ -162,7 +149,7 @@ def train(
             except DetectorError as error:
                 not_available[spec.name] = str(error)
     results = Results(
-        detectors=_measure(outcomes, examples, config),
+        detectors=measure(outcomes, examples, config),
         not_available=not_available,
         dataset=_dataset(shards, examples, index),
         config={
@@ -218,7 +205,7 @@ def _require_both_classes(examples: dict[str, Examples]) -> None:
             )
 
 
-def _run_detector(spec: DetectorSpec, run: _Run) -> _Outcome:
+def _run_detector(spec: DetectorSpec, run: _Run) -> Outcome:
     """Fit one detector on train and val, save it, and score val and test."""
     source, config = run.source, run.source.config
     require_members(run.index, spec.needs)
@@ -236,7 +223,7 @@ def _run_detector(spec: DetectorSpec, run: _Run) -> _Outcome:
     fitted = dataclasses.replace(fitted, threshold=threshold)
     save_detector(fitted, run.out / CHECKPOINTS_NAME / spec.name)
     test_scores = _scores(fitted, source, run.examples["test"], "test")
-    return _Outcome(fitted, val_scores, test_scores, fit_result)
+    return Outcome(fitted, val_scores, test_scores, fit_result)
 
 
 def _fit_weights(spec: DetectorSpec, run: _Run) -> tuple[FittedDetector, FitResult | None]:
@@ -304,58 +291,6 @@ def _scores(
         return examples.align(fitted.scores(batches, source.device))
 
 
-def _measure(
-    outcomes: dict[str, _Outcome], examples: dict[str, Examples], config: TrainConfig
-) -> dict[str, DetectorResult]:
-    """Return the figures of every detector on the labelled test samples."""
-    val, test = examples["val"], examples["test"]
-    labels = test.known_labels
-    options: dict[str, Any] = {
-        "seed": config.seed,
-        "resamples": config.resamples,
-        "confidence": config.confidence,
-    }
-    val_auroc = {
-        name: metrics.auroc(val.known_labels, outcome.val_scores[val.known])
-        for name, outcome in outcomes.items()
-    }
-    best = max(val_auroc, key=val_auroc.__getitem__, default=None)
-
-    def difference(name: str, other: str | None) -> Difference | None:
-        if other is None or other == name or other not in outcomes:
-            return None
-        scores, others = (outcomes[n].test_scores[test.known] for n in (name, other))
-        found = paired_difference(labels, scores, others, **options)
-        return Difference(other, found.value, (found.low, found.high))
-
-    results: dict[str, DetectorResult] = {}
-    for name, outcome in outcomes.items():
-        scores, fitted = outcome.test_scores[test.known], outcome.fitted
-        assert fitted.threshold is not None
-        interval = auroc_interval(labels, scores, **options)
-        decided = metrics.at_threshold(labels, scores, fitted.threshold)
-        counts = test.counts()
-        results[name] = DetectorResult(
-            auroc=interval.value,
-            auroc_interval=(interval.low, interval.high),
-            auprc=metrics.auprc(labels, scores),
-            f1=decided.f1,
-            accuracy=decided.accuracy,
-            threshold=fitted.threshold,
-            fpr95=metrics.false_positive_rate(labels, scores),
-            ece=metrics.calibration_error(labels, scores) if fitted.calibrated else None,
-            n_pos=counts["n_pos"],
-            n_neg=counts["n_neg"],
-            val_auroc=val_auroc[name],
-            parameters=fitted.parameters,
-            epochs=len(outcome.fit.records) if outcome.fit else None,
-            seconds_per_epoch=outcome.fit.seconds_per_epoch if outcome.fit else None,
-            difference_to_logprob_mean=difference(name, BASELINE),
-            difference_to_best=difference(name, best),
-        )
-    return results
-
-
 def _dataset(shards: str | Path, examples: dict[str, Examples], index: Any) -> dict[str, Any]:
     return {
         "shards": str(shards),
@@ -365,7 +300,7 @@ def _dataset(shards: str | Path, examples: dict[str, Examples], index: Any) -> d
     }
 
 
-def _write(results: Results, outcomes: dict[str, _Outcome], test: Examples, folder: Path) -> None:
+def _write(results: Results, outcomes: dict[str, Outcome], test: Examples, folder: Path) -> None:
     write_whole(folder / SCORES_NAME, _scores_csv(outcomes, test).encode())
     write_markdown(results, folder / REPORT_NAME)
     curves = [
@@ -381,7 +316,7 @@ def _write(results: Results, outcomes: dict[str, _Outcome], test: Examples, fold
     write_results(results, folder / RESULTS_NAME)
 
 
-def _scores_csv(outcomes: dict[str, _Outcome], test: Examples) -> str:
+def _scores_csv(outcomes: dict[str, Outcome], test: Examples) -> str:
     """Return test scores per sample as CSV; more means hallucinated, unknown labels are empty."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
