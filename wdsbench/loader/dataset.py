@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import webdataset
 from torch.utils.data import IterableDataset
 
 from wdsbench import _core
@@ -80,7 +81,7 @@ class TraceDataset(IterableDataset[dict[str, Any]]):
 
     def __len__(self) -> int:
         """Return the exact number of samples of an epoch on this rank."""
-        return sum(self._reading.shares(1))
+        return self._reading.share()
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield the samples of one epoch.
@@ -93,7 +94,9 @@ class TraceDataset(IterableDataset[dict[str, Any]]):
         decoder = BatchDecoder(self.index, self._plan, files)
         ahead = None if self._access == "sparse" else _core.ReadAhead(files)
         pending: PendingBatch | None = None
-        for rows in self._reading.row_lists(epoch, ahead):
+        for rows in webdataset.batched(self._reading.batch_size, collation_fn=None)(
+            self._reading.samples(epoch, ahead)
+        ):
             started = decoder.start(rows, OrdinaryMemory())
             if pending is not None:
                 yield from self._samples(decoder, pending)

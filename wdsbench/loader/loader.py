@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -23,9 +25,11 @@ from wdsbench.loader.arguments import as_device, at_least, make_plan, widens_on_
 from wdsbench.loader.decode import BatchDecoder, BatchPools, BatchTensors, PendingBatch, PoolMemory
 from wdsbench.loader.move import move_batch
 from wdsbench.loader.plan import batch_bytes, is_sparse
+from wdsbench.loader.position import Position, as_state, from_state
 from wdsbench.loader.reading import Reading
 from wdsbench.loader.select import LAYOUTS, Tokens
 from wdsbench.loader.stats import LoaderStats, disk_bytes
+from wdsbench.loader.steps import Start, turns_after
 from wdsbench.loader.team import WorkerTeam
 from wdsbench.loader.worker import Filled
 from wdsbench.records import Batch, FieldSpec
@@ -124,6 +128,10 @@ class TraceLoader:
         self._pools = BatchPools(*self._batch_bytes)
         self._files = open_shards(self.index, access=self._access)
         self._team: WorkerTeam | None = None
+        # Where the epoch stands that is under way or was broken off; None between epochs.
+        self._at: Position | None = None
+        self._resumed: Position | None = None  # where the next iteration goes on, if at all
+        self._living = 0  # iterations under way
 
     @property
     def fields(self) -> dict[str, FieldSpec]:
@@ -140,6 +148,30 @@ class TraceLoader:
         one.
         """
         self._epoch = at_least(epoch, 0, "epoch")
+        if self._resumed is not None and self._resumed.epoch != epoch:
+            self._resumed = None
+        if not self._living:
+            self._at = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the loader stands, as small JSON: after the batch handed out last, or before
+        the next epoch. The same on all ranks.
+        """
+        next_one = Position(self._epoch, Start(0, self._readers))
+        return as_state(self._at or self._resumed or next_one, self._reading)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let the next iteration go on where ``state`` was taken, with the very same batches.
+
+        The number of workers may be another one. The order up to there is replayed, which reads no
+        shard; ``len()`` stays that of whole epochs.
+
+        Raises:
+            ValueError: The state is of another order: data, split, seed, batch size, ranks, ...
+        """
+        self._resumed = from_state(state, self._reading)
+        self._epoch = self._resumed.epoch
+        self._at = None
 
     def close(self) -> None:
         """End the worker processes; the next iteration starts new ones."""
@@ -149,8 +181,11 @@ class TraceLoader:
 
     def __len__(self) -> int:
         """Return the exact number of batches of an epoch on this rank."""
-        shares = self._reading.shares(max(self.num_workers, 1))
-        return sum(self._reading.batches_of(share) for share in shares)
+        return sum(self._reading.steps(self._readers))
+
+    @property
+    def _readers(self) -> int:
+        return max(self.num_workers, 1)
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the batches of one epoch.
@@ -160,24 +195,30 @@ class TraceLoader:
                 damaged. WdsbenchError: a worker process died, or has no memory.
         """
         epoch, self._epoch = self._epoch, self._epoch + 1
+        begun, self._resumed = self._resumed, None
+        start = Start(0, self._readers) if begun is None else begun.start
         workers = self.num_workers
         stats = LoaderStats(epoch=epoch, decoders=workers or self._plan.threads)
         self.stats = stats
-        batches = self._from_workers(stats) if workers else self._from_threads(stats)
+        read = self._from_workers if workers else self._from_threads
+        batches = read(stats, start)
         copies = None
         if self.device is not None:
             copies = DeviceCopies(self.device, partial(move_batch, device=self.device))
             batches = copies(batches)
         if not workers:
             disk_before = disk_bytes()
-        start = asked = time.perf_counter()
+        self._at = Position(epoch, start)
+        self._living += 1
+        began = asked = time.perf_counter()
         try:
             while (batch := next(batches, None)) is not None:
                 handed = time.perf_counter()
                 stats.trainer_waited_seconds += handed - asked
-                stats.seconds = handed - start
+                stats.seconds = handed - began
                 stats.samples += len(batch)
                 stats.batches += 1
+                self._at = Position(epoch, replace(start, batches=start.batches + stats.batches))
                 if copies is not None:
                     stats.copy_seconds = copies.copy_seconds
                 if not workers:
@@ -186,18 +227,20 @@ class TraceLoader:
                 del batch
                 asked = time.perf_counter()
         finally:
+            self._living -= 1
             batches.close()
+        self._at = None
         if copies is not None:
             stats.copy_seconds = copies.copy_seconds
-        self._check_count(stats)
+        self._check_count(stats, start)
 
-    def _from_threads(self, stats: LoaderStats) -> Generator[Batch]:
+    def _from_threads(self, stats: LoaderStats, start: Start) -> Generator[Batch]:
         """Yield batches that are decoded in this process."""
         ahead = None if self._access == "sparse" else _core.ReadAhead(self._files)
         decoder = BatchDecoder(self.index, self._plan, self._files)
         under_way: deque[tuple[PendingBatch, PoolMemory]] = deque()
         try:
-            for rows in self._reading.row_lists(stats.epoch, ahead):
+            for rows in self._reading.row_lists(stats.epoch, ahead, start):
                 memory = self._pools.batch()
                 under_way.append((decoder.start(rows, memory), memory))
                 if len(under_way) == BATCHES_AHEAD:
@@ -221,7 +264,7 @@ class TraceLoader:
         stats.copied_batches += memory.ordinary
         return batch
 
-    def _from_workers(self, stats: LoaderStats) -> Generator[Batch]:
+    def _from_workers(self, stats: LoaderStats, start: Start) -> Generator[Batch]:
         """Yield batches that worker processes decode, in turn."""
         # A second iterator beside a living one has workers of its own.
         team, self._team = self._team, None
@@ -232,7 +275,7 @@ class TraceLoader:
         decoder = BatchDecoder(self.index, self._plan, self._files)
         on_disk: dict[int, int] = {}
         try:
-            for worker, filled in team.run(stats.epoch):
+            for worker, filled in team.run(stats.epoch, start, self._turns(start)):
                 asked = time.perf_counter()
                 batch = self._received(team, worker, filled, decoder, stats)
                 stats.decode_seconds += filled.decode_seconds
@@ -249,6 +292,12 @@ class TraceLoader:
             team.close()
             raise
         self._keep(team)
+
+    def _turns(self, start: Start) -> list[int]:
+        """Return the workers in the order of their first turns."""
+        if start.workers != self._readers:  # batch after batch of the rest is dealt anew
+            return list(range(self._readers))
+        return turns_after(self._reading.steps(self._readers), start.batches).order
 
     def _keep(self, team: WorkerTeam) -> None:
         """Keep a team for the next epoch; one is enough."""
@@ -289,10 +338,9 @@ class TraceLoader:
             tensors.scales = torch.from_numpy(filled.scales)
         return decoder.assemble(rows, tensors)
 
-    def _check_count(self, stats: LoaderStats) -> None:
+    def _check_count(self, stats: LoaderStats, start: Start) -> None:
         """Prove that an epoch that ended has lost nothing."""
-        shares = self._reading.shares(max(self.num_workers, 1))
-        expected = sum(self._reading.samples_of(share) for share in shares)
+        expected = self._reading.count_samples(self._readers, start)
         if stats.samples != expected:
             raise ShardError(
                 f"epoch {stats.epoch} gave {stats.samples} samples, the index says {expected}",

@@ -84,13 +84,12 @@ class RowsLayout:
 def rows_layout(plan: DecodePlan, features: int, rows: NDArray[np.int64]) -> RowsLayout:
     """Return the layout of the batch of these rows; the same in every process."""
     if plan.layout == "stack":  # every sample has as many tokens
-        return _stacked(
-            plan.layers.size, features, rows.size, int(plan.ranges.count[rows[0]]), plan.squeeze
-        )
+        tokens = int(plan.ranges.count[rows[0]]) if rows.size else 0
+        return _stacked(plan.layers.size, features, rows.size, tokens, plan.squeeze)
     layers = plan.layers.size
     lengths = plan.ranges.count[rows]
     if plan.layout == "pad":
-        padded = int(lengths.max())
+        padded = int(lengths.max(initial=0))
         shape = (rows.size, layers, padded, features)
         return RowsLayout(shape, *_even(rows.size, layers, padded * features), padded, lengths)
     if plan.layout == "graph":

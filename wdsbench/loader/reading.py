@@ -1,17 +1,26 @@
-"""Which samples make a batch: an epoch's pipeline of WebDataset stages, ending in lists of rows."""
+"""Which samples make a batch: an epoch's pipeline of WebDataset stages, cut into lists of rows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 import webdataset
 from numpy.typing import NDArray
 
 from wdsbench import _core
+from wdsbench.loader.steps import Start, batch_sizes, in_turn, turns_after
 from wdsbench.shards.index import DatasetIndex
-from wdsbench.stream import EpochShuffle, PieceList, SampleRows, this_consumer
+from wdsbench.stream import (
+    Consumer,
+    EpochShuffle,
+    PieceList,
+    SampleRows,
+    cut_pieces,
+    this_consumer,
+)
 from wdsbench.stream.pieces import share_of
 
 
@@ -35,8 +44,23 @@ class Reading:
     shuffle: int
     seed: int
 
-    def row_lists(self, epoch: int, ahead: _core.ReadAhead | None = None) -> Iterator[list[int]]:
-        """Yield the rows of every batch that this process reads in an epoch."""
+    def row_lists(
+        self, epoch: int, ahead: _core.ReadAhead | None = None, start: Start | None = None
+    ) -> Iterator[list[int]]:
+        """Yield the rows of every batch that this process reads in an epoch.
+
+        With a ``start`` the order up to there is replayed, which reads nothing of any shard.
+        """
+        here = this_consumer()
+        if start is None or start == Start(0, here.workers):
+            return self._batches(self.samples(epoch, ahead), here)
+        if start.workers == here.workers:
+            done = turns_after(self.steps(here.workers), start.batches).done[here.worker]
+            return islice(self._batches(self.samples(epoch), here), done, None)
+        return islice(self._rest(epoch, start), here.worker, None, here.workers)
+
+    def samples(self, epoch: int, ahead: _core.ReadAhead | None = None) -> Iterator[int]:
+        """Yield the rows that this process reads in an epoch, one by one."""
         pieces = PieceList(self.index, self.split, seed=self.seed, shuffle=self.shuffle > 0)
         pieces.epoch = epoch
         stages = [
@@ -48,8 +72,7 @@ class Reading:
             buffer = EpochShuffle(self.shuffle, seed=self.seed)
             buffer.epoch = epoch
             stages.append(buffer)
-        batched = webdataset.batched(self.batch_size, collation_fn=None, partial=not self.drop_last)
-        return iter(webdataset.DataPipeline(pieces, *stages, batched))
+        return iter(webdataset.DataPipeline(pieces, *stages))
 
     def rows(self) -> NDArray[np.int64]:
         """Return every row of the split."""
@@ -59,19 +82,69 @@ class Reading:
         ]
         return np.concatenate([np.empty(0, np.int64), *ranges])
 
-    def shares(self, workers: int) -> list[int]:
-        """Return the samples of each of this rank's ``workers`` readers."""
-        here = this_consumer()
+    def share(self, consumer: Consumer | None = None) -> int:
+        """Return the samples of a reader; of this rank as one reader where none is named."""
+        reader = consumer or replace(this_consumer(), worker=0, workers=1)
         shards = self.index.shards_of(self.split)
         total = sum(self.index.file.shardlist[shard].nsamples for shard in shards)
-        readers = here.ranks * workers
-        numbers = [replace(here, worker=w, workers=workers).number for w in range(workers)]
-        return [len(share_of(total, number, readers)) for number in numbers]
+        return len(share_of(total, reader.number, reader.count))
 
-    def batches_of(self, samples: int) -> int:
-        """Return how many batches a reader makes of its samples."""
-        return samples // self.batch_size if self.drop_last else -(-samples // self.batch_size)
+    def steps(self, workers: int) -> list[int]:
+        """Return the batches of each of a rank's ``workers`` readers; the same for every rank."""
+        return [
+            self._steps(replace(this_consumer(), worker=w, workers=workers)) for w in range(workers)
+        ]
 
-    def samples_of(self, share: int) -> int:
-        """Return how many samples of its share a reader hands out."""
-        return self.batches_of(share) * self.batch_size if self.drop_last else share
+    def count_samples(self, workers: int, start: Start | None = None) -> int:
+        """Return the samples that this rank hands out in an epoch, from ``start`` on."""
+        start = start or Start(0, workers)
+        sizes = [self._sizes(reader) for reader in self._readers(start.workers)]
+        done = turns_after([len(found) for found in sizes], start.batches).done
+        return sum(sum(found[skip:]) for found, skip in zip(sizes, done, strict=True))
+
+    def _readers(self, workers: int) -> list[Consumer]:
+        """Return this rank's readers."""
+        here = this_consumer()
+        return [replace(here, worker=worker, workers=workers) for worker in range(workers)]
+
+    def _steps(self, reader: Consumer) -> int:
+        shares = [self.share(replace(reader, rank=rank)) for rank in range(reader.ranks)]
+        if self.drop_last:
+            return min(shares) // self.batch_size
+        return -(-max(shares) // self.batch_size)
+
+    def _sizes(self, reader: Consumer) -> list[int]:
+        return batch_sizes(self.share(reader), self.batch_size, self._steps(reader))
+
+    def _batches(self, rows: Iterator[int], reader: Consumer) -> Iterator[list[int]]:
+        for size in self._sizes(reader):
+            yield list(islice(rows, size))
+
+    def _rest(self, epoch: int, start: Start) -> Iterator[list[int]]:
+        """Yield what is left of an epoch that was dealt among other workers, in its order."""
+        readers = self._readers(start.workers)
+        turns = turns_after(self.steps(start.workers), start.batches)
+        parts = [
+            islice(self._batches(self._replayed(epoch, reader), reader), done, None)
+            for reader, done in zip(readers, turns.done, strict=True)
+        ]
+        return in_turn(parts, turns.order)
+
+    def _replayed(self, epoch: int, reader: Consumer) -> Iterator[int]:
+        """Yield the rows of another reader: what WebDataset's splitters deal to it."""
+        pieces = cut_pieces(
+            self.index,
+            self.split,
+            readers=reader.count,
+            seed=self.seed,
+            epoch=epoch,
+            shuffle=self.shuffle > 0,
+        )
+        rows: Iterator[int] = SampleRows(self.index)(
+            islice(pieces, reader.number, None, reader.count)
+        )
+        if not self.shuffle:
+            return rows
+        buffer = EpochShuffle(self.shuffle, seed=self.seed, consumer=reader)
+        buffer.epoch = epoch
+        return buffer(rows)

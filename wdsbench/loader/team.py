@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from wdsbench.errors import WdsbenchError
 from wdsbench.loader.plan import DecodePlan
 from wdsbench.loader.reading import Reading
+from wdsbench.loader.steps import Start
 from wdsbench.loader.worker import Failed, Filled, Finished, WorkerTask, work
 from wdsbench.ring import Lease, SharedSlab
 from wdsbench.ring.transfer import is_done, pin, recorded_events
@@ -98,7 +99,8 @@ class WorkerTeam:
         self._members: list[_Member] = []
         self._returned: deque[tuple[int, int, list[torch.cuda.Event]]] = deque()
         self._run = 0
-        self._begun: int | None = None  # the epoch that the workers have begun and nobody reads yet
+        # What the workers have begun and nobody reads yet.
+        self._begun: tuple[int, Start] | None = None
         self._pid = os.getpid()
         self._finalizer = weakref.finalize(self, _stop, self._members, self._pid)
         tasks: list[WorkerTask] = []
@@ -120,8 +122,13 @@ class WorkerTeam:
         """End the processes."""
         self._finalizer()
 
-    def run(self, epoch: int) -> Iterator[tuple[int, Filled]]:
+    def run(self, epoch: int, start: Start, order: list[int]) -> Iterator[tuple[int, Filled]]:
         """Yield (worker, batch) of an epoch; every batch's slab must be leased or given back.
+
+        Args:
+            epoch: Which.
+            start: Where in it.
+            order: Workers in the order of their first turns.
 
         When it is over the workers begin with the next one, as far as their slabs reach; it is
         thrown away where another one is asked for.
@@ -129,24 +136,24 @@ class WorkerTeam:
         Raises:
             WdsbenchError: What a worker met, or that it died.
         """
-        if self._begun != epoch:
-            self._begin(epoch)
+        if self._begun != (epoch, start):
+            self._begin(epoch, start)
         self._begun = None
-        reading = deque(range(len(self._members)))
+        reading = deque(order)
         while reading:
             worker = reading.popleft()
             message = self._receive(worker)
             if isinstance(message, Filled):
                 reading.append(worker)
                 yield worker, message
-        self._begin(epoch + 1)
+        self._begin(epoch + 1, Start(0, len(self._members)))
 
-    def _begin(self, epoch: int) -> None:
-        """Let the workers read ``epoch``."""
+    def _begin(self, epoch: int, start: Start) -> None:
+        """Let the workers read ``epoch`` from ``start`` on."""
         self._run += 1
         for member in self._members:
-            self._send(member, ("epoch", self._run, epoch))
-        self._begun = epoch
+            self._send(member, ("epoch", self._run, epoch, start))
+        self._begun = epoch, start
 
     def lease(self, worker: int, slab: int) -> Lease | None:
         """Return a lease of a filled slab to the consumer; None where the worker needs it back."""

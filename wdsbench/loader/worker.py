@@ -1,7 +1,7 @@
 """A worker process: reads its share of each epoch into shared slabs and sends their numbers.
 
-The training process sends ``("epoch", run, epoch)``, which abandons what the worker is doing,
-``("free", slab)`` and ``("quit",)``. The worker sends :class:`Filled`, :class:`Finished` and
+The training process sends ``("epoch", run, epoch, start)``, which abandons what the worker is
+doing, ``("free", slab)`` and ``("quit",)``. The worker sends :class:`Filled`, :class:`Finished` and
 :class:`Failed`, each with the run they belong to. It decodes as far ahead as it has free slabs.
 """
 
@@ -199,10 +199,10 @@ class _Worker:
         if order[0] == "free":
             self._free.append(order[1])
             return
-        _, self._run, epoch = order
+        _, self._run, epoch, start = order
         if self._ahead is not None:
             self._ahead.clear()
-        self._lists = self._task.reading.row_lists(epoch, self._ahead)
+        self._lists = self._task.reading.row_lists(epoch, self._ahead, start)
 
     def _read_one(self) -> None:
         assert self._lists is not None
