@@ -51,6 +51,14 @@ def test_an_index_travels_as_its_path(packed: Packed) -> None:
     assert pickle.loads(data).key(3) == index.key(3)
 
 
+def test_an_index_of_before_labels_had_a_source_opens(packed: Packed, copy: Path) -> None:
+    assert DatasetIndex.open(packed.folder).labels is not None
+    edit(copy, lambda content: content.pop("labels"))
+    index = DatasetIndex.open(copy)
+    assert index.labels is None
+    assert index.class_counts == DatasetIndex.open(packed.folder).class_counts
+
+
 def damage_table(folder: Path) -> None:
     table = next(folder.glob("samples-*.bin"))
     table.write_bytes(table.read_bytes()[:-1])

@@ -14,6 +14,7 @@ from typing import Any
 
 import wdsbench
 from wdsbench.errors import PackError
+from wdsbench.pack.labels import labels_entry
 from wdsbench.pack.options import PackOptions
 from wdsbench.pack.reduce import fit_reduction, parse_reduce
 from wdsbench.pack.samples import SamplePacker, fields_of
@@ -81,6 +82,7 @@ def pack(
     options = options or PackOptions()
     files = expand_patterns(patterns)
     table, column = (None, None) if scores is None else read_scores(scores, options.score_column)
+    labels = labels_entry(scores, column, options.threshold)
     file_splits = splits_of_files([path.name for path in files])
     by_file = options.split_by == "file"
 
@@ -115,6 +117,7 @@ def pack(
             fields=fields_of(run),
             layers=run.totals.entries(),
             provenance=_provenance(run, inputs, scores, column),
+            labels=labels,
         )
     except BaseException:
         writer.abort()

@@ -4,6 +4,9 @@ While a data set is being written its folder holds ``.wdsbench-unfinished``: loc
 (``flock``, which a killed process lets go of), and naming every file the writer makes, before it is
 made. So a failed run removes its own files and no others, the next run clears what a killed one
 left, and two runs never write into one folder.
+
+A run that gives a finished data set a new table also names the table it replaces, as
+``replaced/NAME``. Whatever happens to it, ``index.json`` names one of the two; the other goes.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from wdsbench.errors import PackError
@@ -18,17 +22,25 @@ from wdsbench.files import temp_path
 
 MARKER_NAME = ".wdsbench-unfinished"
 
+#: Before the name of a file that the run found and replaces. No file's own name has a slash.
+_REPLACED = "replaced/"
+
 
 class FolderClaim:
-    """The right to write into one folder, from construction to `release` or `withdraw`."""
+    """The right to write into one folder, from construction to `release`, `withdraw` (of a run
+    that made a data set) or `settle` (of a run that changed one).
+    """
 
-    def __init__(self, folder: Path, *, last: str) -> None:
+    def __init__(
+        self, folder: Path, *, last: str, superseded: Callable[[Path, Sequence[str]], Sequence[str]]
+    ) -> None:
         """Make the folder and lock it; remove what a killed run left in it.
 
         Args:
             folder: Made with its parents where it does not exist.
             last: Name of the file a run writes last: where it is there, the run had ended, and
-                nothing is removed.
+                nothing is removed but what is superseded.
+            superseded: Returns, of some names of files, those that the last file has no use for.
 
         Raises:
             PackError: Another process is writing there, or it is not a folder.
@@ -38,7 +50,10 @@ class FolderClaim:
         self._names: list[str] = []
         self._marker = self._lock()
         self._last = last
-        if not (folder / last).exists():
+        self._superseded = superseded
+        if (folder / last).exists():
+            self._clear()
+        else:
             for name in (*self._marker_names(), last):
                 self._remove(name)
         os.ftruncate(self._marker, 0)
@@ -51,16 +66,26 @@ class FolderClaim:
         """
         path = self._folder / name
         if path.exists():
-            raise PackError(f"{path} exists and is not of this run; choose another --out")
-        os.write(self._marker, name.encode() + b"\n")
-        os.fsync(self._marker)
+            raise PackError(
+                f"{path} exists and is not of this run; remove it, or choose another folder"
+            )
+        self._write_down(name)
         self._names.append(name)
         return path
+
+    def replaces(self, name: str) -> None:
+        """Write down that a file that is there will be superseded."""
+        self._write_down(_REPLACED + name)
 
     def release(self) -> None:
         """Keep everything and let go of the folder."""
         (self._folder / MARKER_NAME).unlink()
         os.close(self._marker)
+
+    def settle(self) -> None:
+        """Let go of a finished data set, without what its last file, old or new, has no use for."""
+        self._clear()
+        self.release()
 
     def withdraw(self) -> None:
         """Remove everything this run made, folders too where nothing else has come into them."""
@@ -75,7 +100,10 @@ class FolderClaim:
 
     def _lock(self) -> int:
         path = self._folder / MARKER_NAME
-        marker = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        try:
+            marker = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise PackError(f"cannot write into {self._folder}: {error.strerror}") from error
         try:
             fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # A run that has just ended took the marker away between our two calls.
@@ -84,13 +112,37 @@ class FolderClaim:
             lost = True
         if lost:
             os.close(marker)
-            raise PackError(f"another process is writing into {self._folder}; choose another --out")
+            raise PackError(
+                f"another process is writing into {self._folder}; wait until it has ended, or"
+                " choose another folder"
+            )
         return marker
 
-    def _marker_names(self) -> list[str]:
-        """Return the names an earlier run wrote down; a last one cut short was not used yet."""
+    def _write_down(self, line: str) -> None:
+        os.write(self._marker, line.encode() + b"\n")
+        os.fsync(self._marker)
+
+    def _marker_names(self, *, replaced: bool = False) -> list[str]:
+        """Return the names that were written down; a last one cut short was not used yet.
+
+        Args:
+            replaced: Also those of files that the run found.
+        """
         text = os.pread(self._marker, os.fstat(self._marker).st_size, 0).decode(errors="replace")
-        return [name for name in text.split("\n")[:-1] if name == Path(name).name]
+        names = text.split("\n")[:-1]
+        if replaced:
+            names = [name.removeprefix(_REPLACED) for name in names]
+        return [name for name in names if name == Path(name).name]
+
+    def _clear(self) -> None:
+        """Remove what was written down and the last file has no use for, and its unfinished
+        successor.
+        """
+        names = self._marker_names(replaced=True)
+        if names:
+            temp_path(self._folder / self._last).unlink(missing_ok=True)
+        for name in self._superseded(self._folder, names):
+            self._remove(name)
 
     def _remove(self, name: str) -> None:
         path = self._folder / name

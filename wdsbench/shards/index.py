@@ -12,6 +12,7 @@ Columns of the table, one row a sample, rows in shard order (train, val, test):
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -23,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, 
 from wdsbench.errors import ShardError
 from wdsbench.records import SPLITS, FieldSpec
 from wdsbench.shards.members import HIDDEN
-from wdsbench.shards.table import TableSpec, map_table
+from wdsbench.shards.table import TableSpec, is_table_name, map_table
 
 INDEX_NAME = "index.json"
 FORMAT_VERSION = 1
@@ -78,8 +79,34 @@ class LayerEntry(BaseModel):
     scale_error_max: FiniteFloat
 
 
+class LabelsEntry(BaseModel):
+    """Where the labels come from: a score file, or the raw traces.
+
+    No time and no folder is kept: the same input gives the same bytes anywhere.
+
+    Attributes:
+        source: ``"scores"`` or ``"traces"``; the rest is None for traces.
+        file: Name of the score file.
+        xxh3: XXH3-64 of its bytes; None where it was a pipe, which cannot be read twice.
+        column: Which of its columns.
+        threshold: A score below it means hallucinated (label 1).
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    source: Literal["scores", "traces"]
+    file: str | None = None
+    xxh3: str | None = None
+    column: str | None = None
+    threshold: FiniteFloat | None = None
+
+
 class IndexFile(BaseModel):
-    """``index.json`` as it stands on the disk."""
+    """``index.json`` as it stands on the disk.
+
+    ``provenance`` says how the shards were packed; ``labels`` where the labels come from now (None:
+    of an index written before there was such an entry).
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
@@ -92,7 +119,12 @@ class IndexFile(BaseModel):
     splits: dict[Split, SplitEntry]
     layers: list[LayerEntry]
     provenance: dict[str, Any]
+    labels: LabelsEntry | None = None
     table: TableSpec
+
+    def to_bytes(self) -> bytes:
+        """Return what ``index.json`` holds."""
+        return self.model_dump_json(by_alias=True, indent=1).encode() + b"\n"
 
 
 def as_split(split: str) -> Split:
@@ -121,6 +153,18 @@ def split_entries(columns: dict[str, NDArray[Any]]) -> dict[Split, SplitEntry]:
     return entries
 
 
+def superseded_tables(folder: Path, names: Sequence[str]) -> list[str]:
+    """Return those of the names that are tables, and not the one that ``index.json`` names.
+
+    An index that cannot be read names nothing: then none is returned, for nothing is known.
+    """
+    try:
+        file = IndexFile.model_validate_json((folder / INDEX_NAME).read_bytes())
+    except (OSError, ValidationError):
+        return []
+    return [name for name in names if is_table_name(name) and name != file.table.file]
+
+
 class DatasetIndex:
     """An opened index: what is where, without touching a shard.
 
@@ -143,30 +187,18 @@ class DatasetIndex:
             ShardError: No index, not one this version reads, or table and index disagree.
         """
         folder = Path(path)
-        index_path = folder / INDEX_NAME
-        try:
-            text = index_path.read_bytes()
-        except OSError as error:
-            raise ShardError(
-                f"no data set here: cannot read {INDEX_NAME} ({error.strerror}); make one with "
-                f"`wdsbench pack`",
-                shard=str(folder),
-            ) from error
-        try:
-            file = IndexFile.model_validate_json(text)
-        except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(str(part) for part in first["loc"])
-            raise ShardError(
-                f"not a valid index: {place}: {first['msg']}", shard=str(index_path)
-            ) from error
-        if file.wdsbench_format != FORMAT_VERSION:
-            raise ShardError(
-                f"format {file.wdsbench_format}, this wdsbench reads {FORMAT_VERSION}; install the "
-                f"one that wrote it",
-                shard=str(index_path),
-            )
-        index = cls(folder, file, map_table(folder, file.table))
+        text = _read_index(folder)
+        while True:
+            file = _parse_index(folder, text)
+            try:
+                columns = map_table(folder, file.table)
+                break
+            except ShardError:
+                # `wdsbench relabel` may have put another index and table in place meanwhile.
+                before, text = text, _read_index(folder)
+                if text == before:
+                    raise
+        index = cls(folder, file, columns)
         index._check()
         return index
 
@@ -193,9 +225,17 @@ class DatasetIndex:
                 "column question_offset does not fit the samples", shard=str(self.folder)
             )
 
-    def __reduce__(self) -> tuple[Any, tuple[Path]]:
-        """Travel to another process as a path: the table is mapped there, not copied."""
-        return type(self).open, (self.folder,)
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        """Travel to another process as a path: the table is mapped there, not copied.
+
+        Where the data set was relabelled since, the old labels travel too: whoever reads goes on
+        with those it began with.
+        """
+        table = self.file.table.file
+        if (self.folder / table).exists():
+            return _opened_again, (self.folder, table)
+        labels = {name: np.array(self.columns[name]) for name in ("label", "score")}
+        return _opened_relabelled, (self.folder, self.file, labels)
 
     def __len__(self) -> int:
         """Return the number of samples in all splits."""
@@ -217,6 +257,11 @@ class DatasetIndex:
             }
             for split, entry in self.file.splits.items()
         }
+
+    @property
+    def labels(self) -> LabelsEntry | None:
+        """Where the labels come from; None where the index does not say."""
+        return self.file.labels
 
     @property
     def num_layers(self) -> int:
@@ -308,3 +353,58 @@ class DatasetIndex:
     def member_name(self, row: int, member: str) -> str:
         """Return the full name of a sample's member inside its shard."""
         return f"{self.key(row)}.{member}"
+
+
+def _read_index(folder: Path) -> bytes:
+    try:
+        return (folder / INDEX_NAME).read_bytes()
+    except OSError as error:
+        raise ShardError(
+            f"no data set here: cannot read {INDEX_NAME} ({error.strerror}); make one with "
+            f"`wdsbench pack`",
+            shard=str(folder),
+        ) from error
+
+
+def _parse_index(folder: Path, text: bytes) -> IndexFile:
+    index_path = folder / INDEX_NAME
+    try:
+        file = IndexFile.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise ShardError(
+            f"not a valid index: {place}: {first['msg']}", shard=str(index_path)
+        ) from error
+    if file.wdsbench_format != FORMAT_VERSION:
+        raise ShardError(
+            f"format {file.wdsbench_format}, this wdsbench reads {FORMAT_VERSION}; install the "
+            f"one that wrote it",
+            shard=str(index_path),
+        )
+    return file
+
+
+def _opened_again(folder: Path, table: str) -> DatasetIndex:
+    """Return the index that another process had open, by its table's name."""
+    index = DatasetIndex.open(folder)
+    if index.file.table.file != table:
+        raise ShardError(
+            f"the table was {table} when reading began and is {index.file.table.file} now: the"
+            " data set was relabelled while reading processes started; open it again",
+            shard=str(folder),
+        )
+    return index
+
+
+def _opened_relabelled(
+    folder: Path, file: IndexFile, labels: dict[str, NDArray[np.float32]]
+) -> DatasetIndex:
+    """Return the index that another process opened before the data set was relabelled."""
+    index = DatasetIndex.open(folder)
+    if index.file.shardlist != file.shardlist:
+        raise ShardError(
+            "other shards stand here than when reading began; open the data set again",
+            shard=str(folder),
+        )
+    return DatasetIndex(folder, file, {**index.columns, **labels})

@@ -22,6 +22,8 @@ from wdsbench.files import atomic_file
 
 ALIGN_BYTES = 64
 
+_PREFIX, _SUFFIX = "samples-", ".bin"
+
 
 class ColumnSpec(BaseModel):
     """One column of the table."""
@@ -45,6 +47,11 @@ class TableSpec(BaseModel):
     columns: list[ColumnSpec]
 
 
+def is_table_name(name: str) -> bool:
+    """Return whether a table could have this name."""
+    return name.startswith(_PREFIX) and name.endswith(_SUFFIX)
+
+
 def write_table(columns: dict[str, NDArray[Any]], new_file: Callable[[str], Path]) -> TableSpec:
     """Write the columns to ``new_file("samples-<xxh3>.bin")`` and return their description."""
     specs: list[ColumnSpec] = []
@@ -63,7 +70,7 @@ def write_table(columns: dict[str, NDArray[Any]], new_file: Callable[[str], Path
     for part in parts:
         digest.update(part)
     spec = TableSpec(
-        file=f"samples-{digest.hexdigest()}.bin",
+        file=f"{_PREFIX}{digest.hexdigest()}{_SUFFIX}",
         size_bytes=offset,
         xxh3=digest.hexdigest(),
         columns=specs,
@@ -96,8 +103,13 @@ def map_table(folder: Path, spec: TableSpec) -> dict[str, NDArray[Any]]:
         )
     data: mmap.mmap | bytes = b""
     if size:
-        with path.open("rb") as file:
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        try:
+            with path.open("rb") as file:
+                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except OSError as error:
+            raise ShardError(
+                f"cannot open the table: {error.strerror}; pack again", shard=str(path)
+            ) from error
     if xxhash.xxh3_64_hexdigest(data) != spec.xxh3:
         raise ShardError(
             "the table is not the one that was packed (XXH3); pack again", shard=str(path)

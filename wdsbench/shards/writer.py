@@ -25,10 +25,12 @@ from wdsbench.shards.index import (
     INDEX_NAME,
     FieldEntry,
     IndexFile,
+    LabelsEntry,
     LayerEntry,
     ShardEntry,
     as_split,
     split_entries,
+    superseded_tables,
 )
 from wdsbench.shards.members import MEMBERS
 from wdsbench.shards.names import KEY_CHARACTERS, question_bytes
@@ -85,7 +87,7 @@ class DatasetWriter:
         self._shard_bytes = int(shard_mb * MEGABYTE)
         self._open: dict[str, _OpenShard] = {}
         self._closed: dict[str, list[_ClosedShard]] = {split: [] for split in SPLITS}
-        self._claim = FolderClaim(folder, last=INDEX_NAME)
+        self._claim = FolderClaim(folder, last=INDEX_NAME, superseded=superseded_tables)
         try:
             self._refuse_foreign_data()
         except BaseException:
@@ -131,6 +133,7 @@ class DatasetWriter:
         fields: dict[str, FieldEntry],
         layers: list[LayerEntry],
         provenance: dict[str, Any],
+        labels: LabelsEntry | None = None,
     ) -> IndexFile:
         """Close the shards, write table and index, and return what the index says.
 
@@ -150,10 +153,11 @@ class DatasetWriter:
                 splits=split_entries(columns),
                 layers=layers,
                 provenance=provenance,
+                labels=labels,
                 table=write_table(columns, self._claim.new_file),
             )
             with atomic_file(self.folder / INDEX_NAME) as file:
-                file.write(index.model_dump_json(by_alias=True, indent=1).encode() + b"\n")
+                file.write(index.to_bytes())
             self._claim.release()
             sync_folder(self.folder)
         except OSError as error:
