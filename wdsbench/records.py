@@ -35,6 +35,7 @@ class Trace:
         trace_number: Which of a question's traces this is, or None where the source does not say.
         label: 1.0 hallucinated, 0.0 right, None where the file carries no label.
         graphs: Per-layer edges where the source holds graphs instead of attention maps, or None.
+        reduced: What extraction kept of the maps instead of, or beside, the maps; or None.
         file: Path of the raw file.
         position: Place in that file, from 0.
         remarks: What the reader changed to bring the trace into this form; counted by the packer.
@@ -51,6 +52,7 @@ class Trace:
     trace_number: int | None = None
     label: float | None = None
     graphs: list[LayerEdges] | None = None
+    reduced: ReducedAttention | None = None
     file: str = ""
     position: int = 0
     remarks: tuple[str, ...] = ()
@@ -68,6 +70,45 @@ class LayerEdges:
 
     index: NDArray[Any]
     weight: NDArray[np.float16]
+
+
+@dataclass(frozen=True)
+class EdgeLists:
+    """Lists of attention edges j -> i, one after the other.
+
+    Attributes:
+        index: ``[2, E]`` unsigned: row 0 the sources j, row 1 the targets i (j < i), each list
+            ordered by i, then by j.
+        weight: float16 ``[E]``.
+        pointer: uint32 ``[lists + 1]``: list n is edges ``[pointer[n], pointer[n + 1])``.
+    """
+
+    index: NDArray[Any]
+    weight: NDArray[np.float16]
+    pointer: NDArray[np.uint32]
+
+
+@dataclass(frozen=True)
+class ReducedAttention:
+    """What is kept of the attention maps of L layers of H heads; each kind may be None.
+
+    Attributes:
+        num_layers: L.
+        num_heads: H.
+        edges: Edges of the mean over heads, a list a layer.
+        edge_rule: The rule they were made by, ``top:SHARE`` or ``threshold:WEIGHT``.
+        heads: Edges of every head, list ``layer * H + head``.
+        head_threshold: Their least weight.
+        sketch: float16 ``[L, H, T, 4]``.
+    """
+
+    num_layers: int
+    num_heads: int
+    edges: EdgeLists | None = None
+    edge_rule: str | None = None
+    heads: EdgeLists | None = None
+    head_threshold: float | None = None
+    sketch: NDArray[np.float16] | None = None
 
 
 @dataclass(frozen=True)

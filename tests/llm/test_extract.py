@@ -8,7 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from llm.tiny import FEATURES, HEADS, LAYERS, VOCABULARY, make_model, make_questions, make_tokenizer
+from llm.tiny import (
+    FEATURES,
+    HEADS,
+    LAYERS,
+    MODELS,
+    VOCABULARY,
+    make_model,
+    make_questions,
+    make_tokenizer,
+)
 
 import wdsbench
 from wdsbench.errors import ModelError, QuestionError
@@ -79,7 +88,9 @@ def lone_answer(prompt: list[int], model: Any, steps: int) -> list[int]:
     return tokens[len(prompt) :] or [EOS]
 
 
-def test_batches_equal_lone_passes(model: Any, tokenizer: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", MODELS)
+def test_batches_equal_lone_passes(kind: str, tokenizer: Any, tmp_path: Path) -> None:
+    model = MODELS[kind]()
     questions = make_questions(23)
     report = extract(
         model,
@@ -198,18 +209,6 @@ def test_nan_states_are_refused(model: Any, tokenizer: Any, tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_attention(model: Any, tokenizer: Any, tmp_path: Path) -> None:
-    extract(model, tokenizer, make_questions(3), tmp_path, attention=False)
-    assert [trace.attentions for trace in read_all(tmp_path)] == [None] * 3
-
-
-def test_attention_that_is_not_returned_is_an_error(tokenizer: Any, tmp_path: Path) -> None:
-    model = make_model()
-    model.set_attn_implementation("sdpa")
-    with pytest.raises(ModelError, match="eager"):
-        extract(model, tokenizer, make_questions(3), tmp_path)
-
-
 def test_template(model: Any, tokenizer: Any, tmp_path: Path) -> None:
     questions = [Question("a", "red {question}", ())]
     extract(model, tokenizer, questions, tmp_path, template="who is {question} ?")
@@ -267,6 +266,9 @@ BAD_ARGUMENTS: list[tuple[dict[str, Any], str]] = [
     ({"traces_per_file": -1}, "traces_per_file is -1"),
     ({"template": "Q: {q}"}, "does not contain {question}"),
     ({"questions": []}, "no questions"),
+    ({"attention": ("edges", "eyes")}, "'eyes' is not one of full, edges, heads, sketch, none"),
+    ({"edge_rule": "best:1"}, "edge rule 'best:1' is not top:SHARE"),
+    ({"head_threshold": 5}, "head_threshold: 5 is not within 0..1"),
 ]
 
 
@@ -277,6 +279,15 @@ def test_bad_arguments(
     questions = changes.pop("questions", make_questions(1))
     with pytest.raises(ValueError, match=words):
         extract(model, tokenizer, questions, tmp_path / "out", **changes)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("attention", [True, "edges"])
+def test_attention_is_a_sequence(
+    attention: Any, model: Any, tokenizer: Any, tmp_path: Path
+) -> None:
+    with pytest.raises(TypeError, match=f"attention is {attention!r}; allowed is a sequence"):
+        extract(model, tokenizer, make_questions(1), tmp_path / "out", attention=attention)
     assert not (tmp_path / "out").exists()
 
 

@@ -1,4 +1,4 @@
-"""A random Llama of a few thousand parameters and a tokenizer of twelve words, for tests."""
+"""A random Llama, a random GPT-2 (a few thousand parameters) and a tokenizer of twelve words."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from tokenizers.processors import TemplateProcessing
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
 
 from wdsbench.llm.questions import Question
 
@@ -52,6 +58,27 @@ def make_model(seed: int = 0) -> Any:
         attn_implementation="eager",
     )
     return LlamaForCausalLM(config).eval()
+
+
+def make_gpt2(seed: int = 0) -> Any:
+    """Return a model built otherwise than a Llama: learned positions, one projection for all."""
+    torch.manual_seed(seed)
+    config = GPT2Config(
+        vocab_size=len(VOCABULARY),
+        n_embd=FEATURES,
+        n_layer=LAYERS,
+        n_head=HEADS,
+        n_positions=48,
+        initializer_range=0.5,
+        pad_token_id=VOCABULARY["<pad>"],
+        bos_token_id=VOCABULARY["<bos>"],
+        eos_token_id=VOCABULARY["<eos>"],
+        attn_implementation="eager",
+    )
+    return GPT2LMHeadModel(config).eval()
+
+
+MODELS = {"llama": make_model, "gpt2": make_gpt2}
 
 
 def make_questions(count: int, seed: int = 0) -> list[Question]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-from wdsbench.cli.terminal import bar, print_json, stdout
+from wdsbench.cli.terminal import all_words, bar, print_json, stdout
 
 EXAMPLE = "wdsbench extract --model ./my-model --questions questions.jsonl --out traces_data/"
 
@@ -25,7 +25,13 @@ def command(
     traces_per_file: int = typer.Option(500, help="Traces in one file."),
     dtype: str = typer.Option("float32", help="float32, float16 or bfloat16."),
     device: str = typer.Option("cpu", help="cpu, cuda, cuda:1, ..."),
-    attention: bool = typer.Option(True, help="Keep attention maps."),
+    attention: str = typer.Option(
+        "full",
+        help="What is kept of attention: any of full (the maps), edges, heads, sketch, or none;"
+        " edges, heads and sketch are made while the model runs and take little room.",
+    ),
+    edge_rule: str = typer.Option("top:0.35", help="Of edges: top:SHARE or threshold:WEIGHT."),
+    head_threshold: float = typer.Option(0.05, help="Of heads: the least weight of an edge."),
     overwrite: bool = typer.Option(False, help="Replace trace files in the folder."),
     as_json: bool = typer.Option(False, "--json", help="Print the report as one line of JSON."),
 ) -> None:
@@ -34,6 +40,9 @@ def command(
     from wdsbench.llm.model import load_model
     from wdsbench.llm.questions import read_questions
 
+    kinds = all_words([attention])
+    if not kinds:
+        raise ValueError(f"--attention {attention!r} names nothing; none keeps nothing")
     asked = read_questions(questions, limit)
     language_model, tokenizer = load_model(model, dtype, device)
     report = extract(
@@ -44,7 +53,9 @@ def command(
         batch_size=batch_size,
         max_new_tokens=max_new_tokens,
         traces_per_file=traces_per_file,
-        attention=attention,
+        attention=() if kinds == ["none"] else kinds,
+        edge_rule=edge_rule,
+        head_threshold=head_threshold,
         template=template,
         overwrite=overwrite,
         progress=bar,

@@ -99,6 +99,7 @@ def command(
     if report.without_attention:
         stdout.print(
             f"  note: {report.without_attention} traces brought no attention;"
-            " graph detectors are not available",
+            " graph detectors are not available: extract with --attention edges,heads,sketch or"
+            " full",
             soft_wrap=True,
         )

@@ -5,8 +5,9 @@ key-value cache and without keeping states. The second is one plain forward pass
 answer, padded on the *right*: in a causal model no token attends to what follows it, so that the
 padding cannot reach the states of real tokens, and the padding itself is cut off.
 
-A trace of T tokens costs ``2 L T (D + H T)`` bytes in float16; in memory are one batch, and the
-traces of one file.
+A trace of T tokens costs ``2 L T (D + H T)`` bytes in float16 with its attention maps, a small part
+of that with what is reduced from them (``attention``). In memory are the states of one batch, the
+maps of one layer of it, and the traces of one file.
 """
 
 from __future__ import annotations
@@ -24,6 +25,12 @@ from wdsbench.errors import QuestionError
 from wdsbench.llm.questions import Question
 from wdsbench.llm.states import Answered, StateReader, generate
 from wdsbench.progress import Progress, no_progress
+from wdsbench.traces.attention import (
+    ATTENTION_KINDS,
+    EDGE_RULE,
+    HEAD_THRESHOLD,
+    AttentionRules,
+)
 from wdsbench.traces.write import write_traces
 
 TEMPLATE_SLOT: Final = "{question}"
@@ -71,7 +78,9 @@ def extract(
     batch_size: int = 32,
     max_new_tokens: int = 32,
     traces_per_file: int = 500,
-    attention: bool = True,
+    attention: Sequence[str] = ("full",),
+    edge_rule: str = EDGE_RULE,
+    head_threshold: float = HEAD_THRESHOLD,
     template: str = TEMPLATE_SLOT,
     overwrite: bool = False,
     progress: Progress = no_progress,
@@ -85,7 +94,8 @@ def extract(
     Keys of a raw trace (module ``traces.check``): ``hidden_states`` L arrays float16 ``[T, D]``,
     layer l being transformers' ``hidden_states[l + 1]``, the last after the final norm; where a
     value passes float16's range, all of that trace in float32. ``attentions`` L arrays float16
-    ``[H, T, T]``. ``token_logprobs`` float32 ``[T - prompt_length]``. ``tokens``,
+    ``[H, T, T]`` (kind ``full``); ``reduced_attention`` what the other kinds make of them (module
+    ``traces.reduced``). ``token_logprobs`` float32 ``[T - prompt_length]``. ``tokens``,
     ``tokens_decoded``, ``generated_answer_clean``, ``question_id``, ``prompt_length``.
 
     Args:
@@ -96,15 +106,19 @@ def extract(
         batch_size: Questions asked at once.
         max_new_tokens: Longest answer.
         traces_per_file: Traces in one file; bounds memory here and in every reader.
-        attention: Whether to keep attention maps.
+        attention: What is kept of the attention maps: any of ``full`` (the maps), ``edges``,
+            ``heads``, ``sketch``; the latter three are made layer by layer while the model runs.
+        edge_rule: Of ``edges``: ``top:SHARE`` or ``threshold:WEIGHT``.
+        head_threshold: Of ``heads``: the least weight of an edge.
         template: The prompt, with ``{question}`` where the question goes.
         overwrite: Whether earlier batch files in ``out_dir`` may be removed first.
         progress: Wraps the batches.
 
     Raises:
+        TypeError: ``attention`` is one text, or a bool.
         ValueError: An argument is out of range, or ``out_dir`` holds batch files already.
         QuestionError: A prompt has no tokens, or is longer than the model's positions allow.
-        ModelError: The model does not return states or attention, or its states are NaN.
+        ModelError: The model does not return states, or attention of every layer, or they are NaN.
     """
     for name, value in (
         ("batch_size", batch_size),
@@ -117,6 +131,12 @@ def extract(
         raise ValueError(f"template {template!r} does not contain {TEMPLATE_SLOT}.")
     if not questions:
         raise ValueError("there are no questions to ask.")
+    if isinstance(attention, str | bool):
+        raise TypeError(
+            f"attention is {attention!r}; allowed is a sequence of {', '.join(ATTENTION_KINDS)}, "
+            "empty for none."
+        )
+    rules = AttentionRules(tuple(attention), edge_rule, head_threshold)
     prompts = _prompts(model, tokenizer, questions, template, max_new_tokens)
     _prepare_folder(out_dir, overwrite)
 
@@ -130,7 +150,7 @@ def extract(
             batch_size=batch_size,
             max_new_tokens=max_new_tokens,
             traces_per_file=traces_per_file,
-            attention=attention,
+            attention=rules,
             progress=progress,
         )
     return ExtractReport(
@@ -153,7 +173,7 @@ def _write_batches(
     batch_size: int,
     max_new_tokens: int,
     traces_per_file: int,
-    attention: bool,
+    attention: AttentionRules,
     progress: Progress,
 ) -> _Counts:
     """Answer, read states and write, file after file."""

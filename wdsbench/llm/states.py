@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from transformers import GenerationConfig
 
 from wdsbench.errors import ModelError
+from wdsbench.llm.attention import BatchMaps
 from wdsbench.llm.questions import Question
+from wdsbench.traces.attention import AttentionRules
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ def _end_tokens(model: Any, tokenizer: Any) -> set[int]:
 class StateReader:
     """The second pass: answered questions to raw traces."""
 
-    def __init__(self, model: Any, tokenizer: Any, attention: bool) -> None:
+    def __init__(self, model: Any, tokenizer: Any, attention: AttentionRules) -> None:
         self.model = model
         self.tokenizer = tokenizer
         self.attention = attention
@@ -106,19 +108,23 @@ class StateReader:
             mask[row, : len(trace)] = 1
         # Logits before the first answer token are not looked at, and are V wide.
         first_logit = min(len(item.prompt) for item in answered) - 1
-        with torch.inference_mode():
+        maps = BatchMaps(
+            [(item.question.question_id, len(item.prompt), len(item.answer)) for item in answered],
+            self.attention,
+        )
+        with torch.inference_mode(), maps.taken_from(self.model):
             out = self.model(
                 input_ids=ids.to(self.model.device),
                 attention_mask=mask.to(self.model.device),
                 output_hidden_states=True,
-                output_attentions=self.attention,
+                output_attentions=False,  # transformers would keep those of all layers
                 use_cache=False,
                 **self._optional(ids, longest - first_logit),
             )
             first_logit = longest - out.logits.shape[1]  # a model may return them all
             logprobs = _answer_logprobs(out.logits, first_logit, answered)
             hidden, exact = self._hidden(out)
-            maps = self._attentions(out) if self.attention else None
+        maps.require_layers(len(out.hidden_states) - 1)
         decoded = self.tokenizer.batch_decode(
             [item.answer for item in answered], skip_special_tokens=True
         )
@@ -134,8 +140,7 @@ class StateReader:
                 "prompt_length": len(item.prompt),
                 "token_logprobs": logprobs[start : start + count],
             }
-            if maps is not None:
-                raw["attentions"] = list(maps[row, :, :, :length, :length].copy())
+            raw.update(maps.raw(row))
             start += count
             yield raw
 
@@ -156,22 +161,6 @@ class StateReader:
             raise ModelError("the model returns no hidden states; it cannot be traced.")
         exact = torch.stack(states[1:], dim=1)
         return exact.to(torch.float16).cpu().numpy(), exact
-
-    def _attentions(self, out: Any) -> NDArray[np.float16]:
-        """Return attention float16 ``[B, L, H, T, T]``."""
-        maps = out.attentions
-        if maps is None or len(maps) == 0 or any(layer is None for layer in maps):
-            raise ModelError(
-                "the model returns no attention for some layer; load it with attn_implementation "
-                "'eager' (load_model does), or extract without attention."
-            )
-        if len(maps) != len(out.hidden_states) - 1:
-            raise ModelError(
-                f"the model returns {len(maps)} layers of attention beside "
-                f"{len(out.hidden_states) - 1} of states; extract without attention."
-            )
-        stacked: NDArray[np.float16] = torch.stack(maps, dim=1).to(torch.float16).cpu().numpy()
-        return stacked
 
     def _states(
         self, item: Answered, states: NDArray[np.float16], exact: torch.Tensor, row: int

@@ -1,18 +1,17 @@
-"""What is kept of a trace's attention maps: the members of each kind."""
+"""What is kept of a trace's attention: the members of each kind, made from its maps, or taken over
+as they were reduced at extraction.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import pairwise
 
-import numpy as np
-from numpy.typing import NDArray
-
-from wdsbench import _core
-from wdsbench.pack.edges import attention_maps, check_weights, edges_of
+from wdsbench.pack.extracted import require_as_asked
 from wdsbench.pack.options import PackOptions
 from wdsbench.pack.refusal import refusal
-from wdsbench.records import Trace
+from wdsbench.records import EdgeLists, LayerEdges, ReducedAttention, Trace
 from wdsbench.shards.index import FieldEntry
 from wdsbench.shards.members import (
     ATTENTION,
@@ -26,6 +25,7 @@ from wdsbench.shards.members import (
     npy_pieces,
 )
 from wdsbench.shards.tar import Pieces
+from wdsbench.traces.attention import MapError, as_maps, reduce_maps
 
 
 @dataclass
@@ -34,7 +34,7 @@ class AttentionPacker:
 
     Attributes:
         options: Which kinds, by which rules.
-        heads: H of every trace that brought maps; 0 before the first.
+        heads: H of every trace of which heads, sketch or full was kept; 0 before the first.
         counts: Traces by kind.
         traces: Traces of which anything is kept.
     """
@@ -49,38 +49,13 @@ class AttentionPacker:
 
         Raises:
             TraceError: A weight is not finite, or no attention probability; heads differ from those
-                of the traces before.
+                of the traces before; what was reduced at extraction is not what is asked for.
         """
-        made = self._members(trace, tokens)
-        self.traces += bool(made)
-        return made
-
-    def _members(self, trace: Trace, tokens: int) -> dict[str, Pieces]:
         made: dict[str, Pieces] = {}
-        wanted = self.options.attention
-        if "edges" in wanted:
-            edges = edges_of(trace, self.options.rule, self.options.threads)
-            if edges is not None:
-                made.update(edge_members(edges, tokens))
-                self._count("edges")
-        if trace.attentions is None or not set(wanted) - {"edges"}:
-            return made
-        self._check_heads(trace)
-        maps = attention_maps(trace.attentions)
-        try:
-            if "heads" in wanted:
-                made.update(self._heads(trace, maps, tokens))
-            if "sketch" in wanted:
-                values = _core.sketch(
-                    maps, prompt_length=trace.prompt_length, threads=self.options.threads
-                )
-                made[SKETCH] = npy_pieces(values.astype(np.float16))
-                self._count("sketch")
-        except _core.FormatError as error:
-            raise refusal(trace, f"layer {error.sample}: {error.detail}") from error
-        if "full" in wanted:
-            made[ATTENTION] = npy_pieces(causal_half(maps))
-            self._count("full")
+        for kind, members in self._kinds(trace, tokens):
+            made.update(members)
+            self.counts[kind] = self.counts.get(kind, 0) + 1
+        self.traces += bool(made)
         return made
 
     def fields(self, layers: int) -> dict[str, FieldEntry]:
@@ -100,26 +75,56 @@ class AttentionPacker:
             if kind in self.counts
         }
 
-    def _heads(self, trace: Trace, maps: list[NDArray[Any]], tokens: int) -> dict[str, Pieces]:
-        index, bits, pointer = _core.head_edges(
-            maps, self.options.head_threshold, threads=self.options.threads
-        )
-        weight = bits.view(np.float16)
-        check_weights(trace, weight)
-        self._count("heads")
-        return head_members(index, weight, pointer, tokens)
+    def _kinds(self, trace: Trace, tokens: int) -> Iterator[tuple[str, dict[str, Pieces]]]:
+        """Yield each wanted kind with its members."""
+        wanted = self.options.attention
+        if trace.graphs is not None and "edges" in wanted:
+            yield "edges", edge_members(trace.graphs, tokens)
+        reduced = self._reduced(trace)
+        if reduced is None:
+            return
+        if set(wanted) - {"edges"}:
+            self._check_heads(trace, reduced.num_heads)
+        if "edges" in wanted and reduced.edges is not None and trace.graphs is None:
+            yield "edges", edge_members(_by_layer(reduced.edges), tokens)
+        if "heads" in wanted and reduced.heads is not None:
+            lists = reduced.heads
+            yield "heads", head_members(lists.index, lists.weight, lists.pointer, tokens)
+        if "sketch" in wanted and reduced.sketch is not None:
+            yield "sketch", {SKETCH: npy_pieces(reduced.sketch)}
+        if "full" in wanted and trace.attentions is not None:
+            yield "full", {ATTENTION: npy_pieces(causal_half(as_maps(trace.attentions)))}
 
-    def _check_heads(self, trace: Trace) -> None:
-        assert trace.attentions is not None
-        heads = {layer.shape[0] for layer in trace.attentions}
-        if len(heads) > 1 or (self.heads and heads != {self.heads}):
+    def _reduced(self, trace: Trace) -> ReducedAttention | None:
+        """Return the trace's maps, reduced as asked; without maps, what extraction reduced."""
+        if not self.options.attention:
+            return None
+        if trace.attentions is None:
+            if trace.reduced is not None:
+                require_as_asked(trace, trace.reduced, self.options.rules)
+            return trace.reduced
+        try:
+            return reduce_maps(
+                as_maps(trace.attentions),
+                self.options.rules,
+                prompt_length=trace.prompt_length,
+                threads=self.options.threads,
+            )
+        except MapError as error:
+            raise refusal(trace, str(error)) from error
+
+    def _check_heads(self, trace: Trace, heads: int) -> None:
+        if self.heads not in (0, heads):
             raise refusal(
                 trace,
-                f"layers of {sorted(heads)} heads; heads, sketch and full need the same number in"
-                f" every layer and trace{f', which had {self.heads}' if self.heads else ''}: pack"
-                " with --attention edges",
+                f"layers of {heads} heads; heads, sketch and full need the same number in every"
+                f" layer and trace, which had {self.heads}: pack with --attention edges",
             )
-        self.heads = heads.pop()
+        self.heads = heads
 
-    def _count(self, kind: str) -> None:
-        self.counts[kind] = self.counts.get(kind, 0) + 1
+
+def _by_layer(edges: EdgeLists) -> list[LayerEdges]:
+    return [
+        LayerEdges(edges.index[:, first:last], edges.weight[first:last])
+        for first, last in pairwise(edges.pointer.tolist())
+    ]

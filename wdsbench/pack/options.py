@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass, field
 
-from wdsbench.pack.edges import EdgeRule
 from wdsbench.pack.reduce import parse_reduce
-
-ATTENTION_KINDS = ("full", "edges", "heads", "sketch")
-
-
-def _usable_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+from wdsbench.traces.attention import EDGE_RULE, HEAD_THRESHOLD, AttentionRules, usable_cores
 
 
 @dataclass(frozen=True)
@@ -25,7 +18,8 @@ class PackOptions:
         threshold: A trace is hallucinated (label 1) where its score is below this.
         missing_score: ``"error"``, ``"drop"`` the trace, or ``"keep"`` it unlabelled.
         split_by: ``"question"`` (hash of its id) or ``"file"`` (input files dealt 70/15/15).
-        attention: What is kept of the attention maps; a subset of ``ATTENTION_KINDS``.
+        attention: What is kept of the attention maps; a subset of ``full``, ``edges``, ``heads``
+            and ``sketch``.
         edge_rule: ``top:SHARE`` or ``threshold:WEIGHT``.
         head_threshold: Least weight of a per-head edge.
         threads: Threads that reduce attention maps.
@@ -39,9 +33,9 @@ class PackOptions:
     missing_score: str = "error"
     split_by: str = "question"
     attention: tuple[str, ...] = ("edges", "sketch")
-    edge_rule: str = "top:0.35"
-    head_threshold: float = 0.05
-    threads: int = field(default_factory=_usable_cores)
+    edge_rule: str = EDGE_RULE
+    head_threshold: float = HEAD_THRESHOLD
+    threads: int = field(default_factory=usable_cores)
     reduce: str | None = None
     overflow: str = "scale"
     shard_mb: float = 256.0
@@ -62,17 +56,10 @@ class PackOptions:
                 raise ValueError(f"{name}: {value!r} is not one of {', '.join(allowed)}")
         if not math.isfinite(self.threshold):
             raise ValueError(f"threshold: {self.threshold} is not a finite number")
-        if not 0.0 <= self.head_threshold <= 1.0:
-            raise ValueError(f"head_threshold: {self.head_threshold} is not within 0..1")
-        for kind in self.attention:
-            if kind not in ATTENTION_KINDS:
-                raise ValueError(
-                    f"attention: {kind!r} is not one of {', '.join(ATTENTION_KINDS)}, none"
-                )
-        EdgeRule.parse(self.edge_rule)
         parse_reduce(self.reduce)
+        _ = self.rules
 
     @property
-    def rule(self) -> EdgeRule:
-        """The edge rule, parsed."""
-        return EdgeRule.parse(self.edge_rule)
+    def rules(self) -> AttentionRules:
+        """What is kept of attention, checked."""
+        return AttentionRules(self.attention, self.edge_rule, self.head_threshold)

@@ -78,3 +78,12 @@ def has_nan(values: NDArray[Any]) -> bool:
         elif np.isnan(block).any():
             return True
     return False
+
+
+def shown(value: object) -> str:
+    """Return ``value`` for an error: arrays and tensors by shape, huge integers by size."""
+    if isinstance(value, np.ndarray) or is_tensor(value):
+        return f"an array of shape {tuple(value.shape)}"  # type: ignore[attr-defined]
+    if isinstance(value, int) and value.bit_length() > 64:  # Python writes out 4,300 digits at most
+        return f"an integer of {value.bit_length()} bits"
+    return repr(value)

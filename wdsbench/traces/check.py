@@ -6,6 +6,7 @@ The raw format (L layers, T tokens of prompt and answer, H heads):
     tokens                  T token ids
     question_id             text or integer
     attentions              L arrays [H, T, T], or one [L, H, T, T]; may be missing
+    reduced_attention       dict of what was kept of the maps (module reduced); may be missing
     tokens_decoded          T texts; may be missing
     generated_answer_clean  text; may be missing
     prompt_length           1 .. T - 1; may be missing: unknown, never guessed
@@ -27,8 +28,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wdsbench.errors import TraceError
-from wdsbench.records import Trace
-from wdsbench.traces.arrays import as_array, has_nan, is_tensor
+from wdsbench.records import ReducedAttention, Trace
+from wdsbench.traces.arrays import as_array, has_nan, shown
+from wdsbench.traces.reduced import reduced_from_raw
 
 REMARK_BATCH_AXIS: Final = "dropped a leading batch axis of 1"
 REMARK_EMBEDDING_STATE: Final = (
@@ -104,7 +106,11 @@ class _Checker:
         tokens = self.tokens()
         hidden = self.hidden_states()
         attentions = self.attentions(len(tokens))
-        hidden = self.matched_hidden(hidden, len(tokens), attentions)
+        maps = None if attentions is None else len(attentions)
+        reduced = self.reduced(len(tokens), maps)
+        hidden = self.matched_hidden(
+            hidden, len(tokens), maps if reduced is None else reduced.num_layers
+        )
         if attentions is not None and attentions[0].shape[1] != len(tokens):
             self.remark(REMARK_LAST_TOKEN_ATTENTION)
             attentions = None
@@ -127,6 +133,7 @@ class _Checker:
             token_logprobs=self.token_logprobs(len(tokens), prompt_length),
             trace_number=self.trace_number(),
             label=self.label(),
+            reduced=reduced,
             file=self.file,
             position=self.position,
             remarks=tuple(self.remarks),
@@ -173,6 +180,21 @@ class _Checker:
             )
         return list(layers)
 
+    def reduced(self, token_count: int, maps: int | None) -> ReducedAttention | None:
+        value = self.raw.get("reduced_attention")
+        if value is None:
+            return None
+        try:
+            reduced = reduced_from_raw(value, token_count)
+        except ValueError as error:
+            raise self.error(f"reduced_attention: {error}.") from error
+        if maps is not None and maps != reduced.num_layers:
+            raise self.error(
+                f"reduced_attention is of {reduced.num_layers} layers beside {maps} of"
+                " attentions; allowed are as many."
+            )
+        return reduced
+
     def layers(self, name: str, axes: int) -> NDArray[Any]:
         """Return the layers stacked as ``[L, ...]`` with ``axes`` axes each.
 
@@ -210,12 +232,12 @@ class _Checker:
         return np.asarray(stacked, dtype=stacked.dtype.newbyteorder("="), order="C")
 
     def matched_hidden(
-        self, hidden: NDArray[Any], token_count: int, attentions: list[NDArray[Any]] | None
+        self, hidden: NDArray[Any], token_count: int, attention_layers: int | None
     ) -> NDArray[Any]:
-        if attentions is not None and len(hidden) != len(attentions):
-            if len(hidden) != len(attentions) + 1:
+        if attention_layers is not None and len(hidden) != attention_layers:
+            if len(hidden) != attention_layers + 1:
                 raise self.error(
-                    f"{len(hidden)} layers of hidden_states beside {len(attentions)} of "
+                    f"{len(hidden)} layers of hidden_states beside {attention_layers} of "
                     "attentions; allowed are as many, or one more (the embedding output first)."
                 )
             self.remark(REMARK_EMBEDDING_STATE)
@@ -239,7 +261,7 @@ class _Checker:
         number = self.integer("prompt_length", value, f"an integer in 1 .. {token_count - 1}")
         if not 1 <= number < token_count:
             raise self.error(
-                f"prompt_length is {_shown(number)} of {token_count} tokens; allowed is 1 .. "
+                f"prompt_length is {shown(number)} of {token_count} tokens; allowed is 1 .. "
                 f"{token_count - 1}, since prompt and "
                 "answer have a token each: correct it, or leave it out if it is not known."
             )
@@ -316,7 +338,7 @@ class _Checker:
         allowed = f"an integer in 0 .. {_TRACE_NUMBER_MAX}"
         number = self.integer("trace_number", value, allowed)
         if not 0 <= number <= _TRACE_NUMBER_MAX:
-            raise self.error(f"trace_number is {_shown(number)}; allowed is {allowed}.")
+            raise self.error(f"trace_number is {shown(number)}; allowed is {allowed}.")
         return number
 
     def label(self) -> float | None:
@@ -325,7 +347,7 @@ class _Checker:
             return None
         if not isinstance(value, bool | int | float | np.number | np.bool_) or value not in (0, 1):
             raise self.error(
-                f"label is {_shown(value)}; allowed are 1 (hallucinated) and 0 (right)."
+                f"label is {shown(value)}; allowed are 1 (hallucinated) and 0 (right)."
             )
         return float(value)
 
@@ -335,7 +357,7 @@ class _Checker:
                 raise TypeError
             return operator.index(value)  # type: ignore[arg-type]
         except TypeError:
-            raise self.error(f"{name} is {_shown(value)}; allowed is {allowed}.") from None
+            raise self.error(f"{name} is {shown(value)}; allowed is {allowed}.") from None
 
     def array(self, name: str, value: object) -> NDArray[Any]:
         if value is None:
@@ -387,15 +409,6 @@ def _scalar(value: object) -> object:
         array = as_array(value)
         return array.reshape(-1)[0] if array.size == 1 and array.dtype != object else value
     return value
-
-
-def _shown(value: object) -> str:
-    """Return ``value`` for an error: arrays and tensors by shape, huge integers by size."""
-    if isinstance(value, np.ndarray) or is_tensor(value):
-        return f"an array of shape {tuple(value.shape)}"  # type: ignore[attr-defined]
-    if isinstance(value, int) and value.bit_length() > 64:  # Python writes out 4,300 digits at most
-        return f"an integer of {value.bit_length()} bits"
-    return repr(value)
 
 
 def _storable(text: str) -> str:

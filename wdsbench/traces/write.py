@@ -32,7 +32,7 @@ def write_traces(path: Path, traces: Sequence[Mapping[str, Any]]) -> None:
         path: Should end in ``.pkl.gz``.
         traces: Dicts in the raw format (module ``check``).
     """
-    plain = [{key: _plain(value) for key, value in trace.items()} for trace in traces]
+    plain = [_plain(trace) for trace in traces]
     with atomic_file(path) as raw:
         zipped = igzip.IGzipFile(  # type: ignore[no-untyped-call]
             filename="", mode="wb", compresslevel=_GZIP_LEVEL, fileobj=raw, mtime=0
@@ -46,11 +46,13 @@ def write_traces(path: Path, traces: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return ``value`` with tensors as arrays, and arrays in C order."""
+    """Return ``value`` with tensors as arrays, arrays in C order, and dicts and lists of them."""
     if is_tensor(value):
         value = tensor_to_numpy(value)
     if isinstance(value, np.ndarray):
         return np.asarray(value, order="C")
+    if isinstance(value, Mapping):
+        return {key: _plain(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(part) for part in value] if _may_hold_arrays(value) else list(value)
     return value

@@ -1,0 +1,223 @@
+"""What is kept of attention maps: edges of their mean, edges of every head, sketches.
+
+``pack`` reduces the maps that a raw trace holds, all layers at once; ``llm`` those of a running
+model, layer after layer. Both do it here, so that both give the same numbers, bit for bit.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wdsbench import _core
+from wdsbench.records import EdgeLists, ReducedAttention
+
+ATTENTION_KINDS: Final = ("full", "edges", "heads", "sketch")
+EDGE_RULE: Final = "top:0.35"
+HEAD_THRESHOLD: Final = 0.05
+
+#: Softmax in low precision ends a little above 1.
+WEIGHT_MAX: Final = 1.01
+
+_POINTER_MAX: Final = 2**32 - 1
+
+
+class MapError(ValueError):
+    """A map that is no attention: the layer, what was seen and what is allowed."""
+
+
+@dataclass(frozen=True)
+class EdgeRule:
+    """Which predecessors of a token become edges: ``top:0.35`` (a share of them) or
+    ``threshold:0.01`` (a weight).
+    """
+
+    kind: str
+    value: float
+
+    @classmethod
+    def parse(cls, text: str) -> EdgeRule:
+        """Return the rule that ``text`` names.
+
+        Raises:
+            ValueError: Not ``top:SHARE`` or ``threshold:WEIGHT`` with a number within 0..1.
+        """
+        kind, _, value = text.partition(":")
+        try:
+            number = float(value)
+        except ValueError:
+            number = -1.0
+        if kind not in ("top", "threshold") or not 0.0 <= number <= 1.0:
+            raise ValueError(
+                f"edge rule {text!r} is not top:SHARE or threshold:WEIGHT with a number within 0..1"
+            )
+        return cls(kind, number)
+
+
+@dataclass(frozen=True)
+class AttentionRules:
+    """What is kept of attention maps, and by which rules.
+
+    Attributes:
+        kinds: A subset of ``ATTENTION_KINDS``.
+        edge_rule: ``top:SHARE`` or ``threshold:WEIGHT``.
+        head_threshold: Least weight of a per-head edge.
+    """
+
+    kinds: tuple[str, ...]
+    edge_rule: str = EDGE_RULE
+    head_threshold: float = HEAD_THRESHOLD
+
+    def __post_init__(self) -> None:
+        """Check the words.
+
+        Raises:
+            ValueError: A value outside the vocabulary; what is allowed is named.
+        """
+        for kind in self.kinds:
+            if kind not in ATTENTION_KINDS:
+                raise ValueError(
+                    f"attention: {kind!r} is not one of {', '.join(ATTENTION_KINDS)}, none"
+                )
+        if not 0.0 <= self.head_threshold <= 1.0:
+            raise ValueError(f"head_threshold: {self.head_threshold} is not within 0..1")
+        EdgeRule.parse(self.edge_rule)
+
+    @property
+    def reduces(self) -> bool:
+        """Whether anything but the maps themselves is kept."""
+        return bool(set(self.kinds) - {"full"})
+
+
+def usable_cores() -> int:
+    """Return the processors this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+
+
+def as_maps(attentions: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+    """Return maps ``[H, T, T]`` as the C++ readers take them: C order, float16 or float32."""
+    return [
+        np.ascontiguousarray(layer, np.float16 if layer.dtype == np.float16 else np.float32)
+        for layer in attentions
+    ]
+
+
+def reduce_maps(
+    maps: list[NDArray[Any]],
+    rules: AttentionRules,
+    *,
+    prompt_length: int | None,
+    threads: int = 1,
+    first_layer: int = 0,
+) -> ReducedAttention:
+    """Return what ``rules`` keep of one trace's maps, the maps themselves (``full``) apart.
+
+    Args:
+        maps: Layers one after the other, as :func:`as_maps` gives them.
+        rules: Which kinds, by which rules.
+        prompt_length: For the sketch's lookback; None: unknown.
+        threads: Layers at a time.
+        first_layer: Number of the first of ``maps``, for errors.
+
+    Raises:
+        MapError: A weight is not finite, or no probability.
+    """
+    heads, tokens = maps[0].shape[:2]
+    edges = head_edges = sketch = None
+    try:
+        if "edges" in rules.kinds:
+            rule = EdgeRule.parse(rules.edge_rule)
+            edges = _lists(_core.mean_edges(maps, rule.kind, rule.value, threads=threads), tokens)
+            check_weights(edges, 1, first_layer)
+        if "heads" in rules.kinds:
+            found = _core.head_edges(maps, rules.head_threshold, threads=threads)
+            head_edges = _lists(found, tokens)
+            check_weights(head_edges, heads, first_layer)
+        if "sketch" in rules.kinds:
+            values = _core.sketch(maps, prompt_length=prompt_length, threads=threads)
+            sketch = values.astype(np.float16)
+    except _core.FormatError as error:
+        layer = first_layer + (error.sample or 0)
+        raise MapError(f"layer {layer}: {error.detail}") from error
+    return ReducedAttention(
+        num_layers=len(maps),
+        num_heads=heads,
+        edges=edges,
+        edge_rule=None if edges is None else rules.edge_rule,
+        heads=head_edges,
+        head_threshold=None if head_edges is None else rules.head_threshold,
+        sketch=sketch,
+    )
+
+
+def join_layers(parts: Sequence[ReducedAttention]) -> ReducedAttention:
+    """Return one trace's parts, reduced by the same rules, as one: layer after layer.
+
+    Raises:
+        MapError: Parts differ in heads, or have more edges than a pointer can count.
+    """
+    first = parts[0]
+    heads = sorted({part.num_heads for part in parts})
+    if len(heads) > 1:
+        raise MapError(f"layers of {' and '.join(map(str, heads))} heads; allowed is one number")
+    sketches = [part.sketch for part in parts if part.sketch is not None]
+    return ReducedAttention(
+        num_layers=sum(part.num_layers for part in parts),
+        num_heads=first.num_heads,
+        edges=_joined([part.edges for part in parts if part.edges is not None]),
+        edge_rule=first.edge_rule,
+        heads=_joined([part.heads for part in parts if part.heads is not None]),
+        head_threshold=first.head_threshold,
+        sketch=np.concatenate(sketches) if sketches else None,
+    )
+
+
+def check_weights(edges: EdgeLists, lists_per_layer: int, first_layer: int = 0) -> None:
+    """Raise MapError, with the layer, where weights are no attention probabilities."""
+    if _are_probabilities(edges.weight):
+        return
+    for number, (first, last) in enumerate(pairwise(edges.pointer.tolist())):
+        own = edges.weight[first:last]
+        if not _are_probabilities(own):
+            raise MapError(
+                f"layer {first_layer + number // lists_per_layer}: attention weights from"
+                f" {own.min()} to {own.max()}; a softmax gives 0 to 1: save the attention"
+                " probabilities, not the scores"
+            )
+
+
+def _are_probabilities(weight: NDArray[np.float16]) -> bool:
+    """Return whether all lie within 0..1; NaN compares false."""
+    return not weight.size or bool(weight.min() >= 0 and weight.max() <= WEIGHT_MAX)
+
+
+def _lists(
+    found: tuple[NDArray[np.uint32], NDArray[np.uint16], NDArray[np.uint32]], tokens: int
+) -> EdgeLists:
+    """Return what the C++ functions give, indices in the narrowest type for ``tokens``."""
+    index, bits, pointer = found
+    narrow = np.min_scalar_type(max(tokens - 1, 0))
+    return EdgeLists(index.astype(narrow), bits.view(np.float16), pointer)
+
+
+def _joined(parts: list[EdgeLists]) -> EdgeLists | None:
+    if not parts:
+        return None
+    counts = np.concatenate([np.diff(part.pointer.astype(np.int64)) for part in parts])
+    pointer = np.concatenate([[0], np.cumsum(counts)])
+    if pointer[-1] > _POINTER_MAX:
+        raise MapError(
+            f"{pointer[-1]} edges in one trace; a pointer counts {_POINTER_MAX}: keep fewer, by"
+            " --edge-rule or --head-threshold"
+        )
+    return EdgeLists(
+        np.concatenate([part.index for part in parts], axis=1),
+        np.concatenate([part.weight for part in parts]),
+        pointer.astype(np.uint32),
+    )

@@ -1,0 +1,227 @@
+"""The raw trace's key ``reduced_attention``: what was kept of attention maps, as plain values.
+
+With L layers, H heads, T tokens, E edges j -> i (token i attends to j < i):
+
+    num_heads                  H
+    edges_index, heads_index   unsigned [2, E]: sources j, then targets i; each list ordered by i,
+                               then by j
+    edges_weight, heads_weight float16 [E]
+    edges_ptr                  uint32 [L + 1]: list l is edges ptr[l] .. ptr[l + 1]
+    heads_ptr                  uint32 [L * H + 1]: list l * H + h
+    edge_rule                  text, beside edges: top:SHARE or threshold:WEIGHT
+    head_threshold             number, beside heads
+    sketch                     float16 [L, H, T, 4]
+
+Edges, heads and sketch may each be missing. The arrays are those of a shard's members.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wdsbench.records import EdgeLists, ReducedAttention
+from wdsbench.traces.arrays import as_array, shown
+from wdsbench.traces.attention import EdgeRule, check_weights
+
+#: Numbers of a token in a sketch, and which of them is NaN outside the answer
+#: (csrc/graph/sketch.hpp).
+_SKETCH_VALUES: Final = 4
+_LOOKBACK: Final = 2
+
+
+def reduced_to_raw(reduced: ReducedAttention) -> dict[str, Any]:
+    """Return the dict that a raw trace holds; :func:`reduced_from_raw` is the way back."""
+    raw: dict[str, Any] = {"num_heads": reduced.num_heads}
+    for kind, edges in (("edges", reduced.edges), ("heads", reduced.heads)):
+        if edges is not None:
+            raw[f"{kind}_index"] = edges.index
+            raw[f"{kind}_weight"] = edges.weight
+            raw[f"{kind}_ptr"] = edges.pointer
+    if reduced.edges is not None:
+        raw["edge_rule"] = reduced.edge_rule
+    if reduced.heads is not None:
+        raw["head_threshold"] = reduced.head_threshold
+    if reduced.sketch is not None:
+        raw["sketch"] = reduced.sketch
+    return raw
+
+
+def reduced_from_raw(raw: object, tokens: int) -> ReducedAttention:
+    """Return the raw dict, checked.
+
+    Args:
+        raw: What stands under ``reduced_attention``.
+        tokens: T of the trace.
+
+    Raises:
+        ValueError: A value is missing or has the wrong type, dtype, shape or range.
+    """
+    if not isinstance(raw, Mapping):
+        raise ValueError(f"is a {type(raw).__name__}; allowed is a dict")
+    num_heads = _num_heads(raw)
+    edges = _edge_lists(raw, "edges", 1, tokens)
+    heads = _edge_lists(raw, "heads", num_heads, tokens)
+    sketch = _sketch(raw, num_heads, tokens)
+    layers: dict[str, int] = {}
+    if edges is not None:
+        layers["edges"] = len(edges.pointer) - 1
+    if heads is not None:
+        layers["heads"] = (len(heads.pointer) - 1) // num_heads
+    if sketch is not None:
+        layers["sketch"] = len(sketch)
+    if not layers:
+        raise ValueError(
+            "holds none of edges_index, heads_index, sketch; save one of them, or leave the key out"
+        )
+    if len(set(layers.values())) > 1:
+        found = ", ".join(f"{kind} of {count} layers" for kind, count in layers.items())
+        raise ValueError(f"holds {found}; allowed is the same number: extract this trace again")
+    return ReducedAttention(
+        num_layers=next(iter(layers.values())),
+        num_heads=num_heads,
+        edges=edges,
+        edge_rule=None if edges is None else _edge_rule(raw),
+        heads=heads,
+        head_threshold=None if heads is None else _head_threshold(raw),
+        sketch=sketch,
+    )
+
+
+def _num_heads(raw: Mapping[str, Any]) -> int:
+    value = raw.get("num_heads")
+    try:
+        number = 0 if isinstance(value, bool | np.bool_) else operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = 0
+    if number < 1:
+        raise ValueError(f"num_heads is {shown(value)}; allowed is an integer of 1 or more")
+    return number
+
+
+def _edge_rule(raw: Mapping[str, Any]) -> str:
+    value = raw.get("edge_rule")
+    if not isinstance(value, str):
+        raise ValueError(
+            f"edge_rule is {shown(value)} beside edges; allowed is the text top:SHARE or"
+            " threshold:WEIGHT that made them"
+        )
+    EdgeRule.parse(value)
+    return value
+
+
+def _head_threshold(raw: Mapping[str, Any]) -> float:
+    value = raw.get("head_threshold")
+    if isinstance(value, int | float | np.integer | np.floating) and 0.0 <= value <= 1.0:
+        return float(value)
+    raise ValueError(
+        f"head_threshold is {shown(value)} beside heads; allowed is the number within 0..1 that"
+        " made them"
+    )
+
+
+def _sketch(raw: Mapping[str, Any], num_heads: int, tokens: int) -> NDArray[np.float16] | None:
+    if raw.get("sketch") is None:
+        return None
+    values = _native("sketch", raw["sketch"], "float16")
+    wanted = (num_heads, tokens, _SKETCH_VALUES)
+    if values.ndim != 4 or values.shape[1:] != wanted or not len(values):
+        raise ValueError(
+            f"sketch has shape {values.shape}; allowed is [layers, {num_heads}, {tokens},"
+            f" {_SKETCH_VALUES}] beside {num_heads} heads and {tokens} tokens"
+        )
+    bad = ~np.isfinite(values)
+    bad[..., _LOOKBACK] = np.isinf(values[..., _LOOKBACK])
+    if bad.any():
+        layer, head, token, _ = (int(place[0]) for place in np.nonzero(bad))
+        raise ValueError(
+            f"layer {layer}: the sketch of head {head}, token {token} is"
+            f" {values[layer, head, token].tolist()}; allowed are finite numbers (and NaN for the"
+            " third, lookback): extract this trace again"
+        )
+    return values
+
+
+def _edge_lists(
+    raw: Mapping[str, Any], kind: str, lists_per_layer: int, tokens: int
+) -> EdgeLists | None:
+    names = [f"{kind}_index", f"{kind}_weight", f"{kind}_ptr"]
+    missing = [name for name in names if raw.get(name) is None]
+    if len(missing) == len(names):
+        return None
+    if missing:
+        raise ValueError(
+            f"holds no {', '.join(missing)}; {', '.join(names)} come together: extract this trace"
+            " again"
+        )
+    index = _native(names[0], raw[names[0]], "unsigned")
+    weight = _native(names[1], raw[names[1]], "float16")
+    pointer = _native(names[2], raw[names[2]], "uint32")
+    if index.ndim != 2 or weight.ndim != 1 or index.shape != (2, weight.size):
+        raise ValueError(
+            f"{names[0]} has shape {index.shape} beside {names[1]} of shape {weight.shape}; allowed"
+            " are (2, E) and (E,) of the same E"
+        )
+    lists, rest = divmod(pointer.size - 1, lists_per_layer)
+    if pointer.ndim != 1 or lists < 1 or rest:
+        form = "[layers + 1]" if lists_per_layer == 1 else f"[layers * {lists_per_layer} + 1]"
+        raise ValueError(f"{names[2]} has shape {pointer.shape}; allowed is {form}")
+    edges = EdgeLists(index, weight, pointer)
+    _check_pointer(edges, kind, lists_per_layer)
+    _check_index(edges, kind, lists_per_layer, tokens)
+    check_weights(edges, lists_per_layer)
+    return edges
+
+
+def _check_pointer(edges: EdgeLists, kind: str, lists_per_layer: int) -> None:
+    pointer, count = edges.pointer, edges.weight.size
+    if pointer[0] != 0 or pointer[-1] != count:
+        raise ValueError(
+            f"{kind}_ptr runs from {pointer[0]} to {pointer[-1]} beside {count} edges; allowed is 0"
+            f" to {count}: extract this trace again"
+        )
+    falls = pointer[1:] < pointer[:-1]
+    if falls.any():
+        place = int(falls.argmax())
+        raise ValueError(
+            f"layer {place // lists_per_layer}: {kind}_ptr falls from {pointer[place]} to"
+            f" {pointer[place + 1]}; pointers never fall: extract this trace again"
+        )
+
+
+def _check_index(edges: EdgeLists, kind: str, lists_per_layer: int, tokens: int) -> None:
+    source, target = edges.index
+    bad = (source >= target) | (target >= tokens)
+    what = f"an edge runs from a smaller to a larger index below {tokens}"
+    if not bad.any():
+        # Within a list, edges are ordered by target, then source, none twice; between lists not.
+        bad[1:] = (target[1:] < target[:-1]) | (
+            (target[1:] == target[:-1]) & (source[1:] <= source[:-1])
+        )
+        bad[edges.pointer[edges.pointer < bad.size]] = False
+        what = "edges of a list are ordered by target, then source, each once"
+    if bad.any():
+        edge = int(bad.argmax())
+        place = int(np.searchsorted(edges.pointer, edge, side="right")) - 1
+        raise ValueError(
+            f"layer {place // lists_per_layer}: {kind}_index has edge {source[edge]} ->"
+            f" {target[edge]} at {edge}; {what}: extract this trace again"
+        )
+
+
+def _native(name: str, value: object, allowed: str) -> NDArray[Any]:
+    """Return ``value`` as a C-ordered array in native byte order, of an allowed dtype."""
+    try:
+        array = as_array(value)
+    except ValueError as error:
+        said = str(error).splitlines()[0].rstrip(".")
+        raise ValueError(f"{name} cannot be read as one array: {said}") from error
+    array = np.asarray(array, dtype=array.dtype.newbyteorder("="), order="C")
+    right = array.dtype.kind == "u" if allowed == "unsigned" else array.dtype == np.dtype(allowed)
+    if not right:
+        raise ValueError(f"{name} has dtype {array.dtype}; allowed is {allowed}")
+    return array
