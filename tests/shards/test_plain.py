@@ -16,6 +16,7 @@ from builders import Packed, make_dataset
 
 from wdsbench import TraceLoader
 from wdsbench.errors import DecodeError, ShardError, WdsbenchError
+from wdsbench.pack import PackOptions
 from wdsbench.shards.index import DatasetIndex
 from wdsbench.shards.open import open_index
 
@@ -30,6 +31,25 @@ def bare(packed: Packed, tmp_path: Path) -> Path:
     folder = Path(shutil.copytree(packed.folder, tmp_path / "bare"))
     (folder / "index.json").unlink()
     return folder
+
+
+@pytest.mark.parametrize("kinds", [("heads",), ("sketch",), ("full", "sketch", "heads", "edges")])
+def test_attention_of_single_heads(tmp_path: Path, kinds: tuple[str, ...]) -> None:
+    packed = make_dataset(tmp_path, traces=12, options=PackOptions(attention=kinds, threads=1))
+    known = DatasetIndex.open(packed.folder)
+    (packed.folder / "index.json").unlink()
+    tars = f"{packed.folder}/*.tar"
+    found = open_index(tars)
+    assert found.num_heads == known.num_heads > 0
+    for name, entry in known.file.fields.items():
+        if name in kinds:
+            assert found.file.fields[name].shape == entry.shape
+    if "heads" in kinds:
+        options: dict[str, Any] = {"split": None, "layout": "union-graph", "shuffle": 0}
+        graphs = [batch.graph for batch in TraceLoader(tars, **options)]
+        assert sum(graph.num_graphs for graph in graphs) == len(packed.raws)
+        assert graphs[0].edge_attr.shape[1] == known.num_layers * known.num_heads
+        assert any(graph.edge_attr.any() for graph in graphs)
 
 
 def test_the_pass_finds_what_the_index_knew(packed: Packed, bare: Path) -> None:

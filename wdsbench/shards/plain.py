@@ -32,7 +32,17 @@ from wdsbench.shards.index import (
     as_split,
     split_entries,
 )
-from wdsbench.shards.members import EDGES_WEIGHT, HIDDEN, MEMBERS, META
+from wdsbench.shards.members import (
+    ATTENTION,
+    EDGES_WEIGHT,
+    HEADS_POINTER,
+    HEADS_WEIGHT,
+    HIDDEN,
+    MEMBERS,
+    META,
+    SKETCH,
+    SKETCH_VALUES,
+)
 from wdsbench.shards.names import question_bytes
 from wdsbench.shards.table import TableSpec
 
@@ -66,12 +76,14 @@ def index_tars(paths: Sequence[Path]) -> DatasetIndex:
     ordered = sorted(paths, key=lambda path: (SPLITS.index(_split_of(path)), path))
     shards: list[tuple[Path, list[_Sample]]] = []
     shape: tuple[int, int, str] | None = None
+    heads = 0
     for path in ordered:
         with _opened(path) as descriptor:
             samples = list(_samples(path, descriptor))
             for sample in samples:
                 shape = _read_shape(path, descriptor, sample, shape)
                 _read_meta(path, descriptor, sample)
+                heads = heads or _read_heads(path, descriptor, sample, shape[0])
         shards.append((path, samples))
     if shape is None:
         raise ShardError(f"no sample in {len(paths)} tar files; there is nothing to read")
@@ -79,9 +91,16 @@ def index_tars(paths: Sequence[Path]) -> DatasetIndex:
     layers, features, dtype = shape
     total = sum(len(samples) for _, samples in shards)
     fields = {"hidden": FieldEntry(dtype=dtype, shape=[layers, None, features], samples=total)}
-    if f"{EDGES_WEIGHT}.size" in columns:
-        found = int((columns[f"{EDGES_WEIGHT}.size"] != 0).sum())
-        fields["edges"] = FieldEntry(dtype="<f2", shape=[None], samples=found)
+    of_heads: list[int | None] = [layers, heads, None]
+    for name, member, axes in (
+        ("edges", EDGES_WEIGHT, [None]),
+        ("heads", HEADS_WEIGHT, of_heads),
+        ("sketch", SKETCH, [*of_heads, len(SKETCH_VALUES)]),
+        ("full", ATTENTION, of_heads),
+    ):
+        if f"{member}.size" in columns:
+            found = int((columns[f"{member}.size"] != 0).sum())
+            fields[name] = FieldEntry(dtype="<f2", shape=list(axes), samples=found)
     file = IndexFile(
         __kind__="wids-shard-index-v1",
         name="tar files without an index",
@@ -173,13 +192,44 @@ def _read_shape(
     path: Path, descriptor: int, sample: _Sample, shape: tuple[int, int, str] | None
 ) -> tuple[int, int, str]:
     """Set the sample's T and return (L, D, dtype), which all samples share."""
-    member = f"{sample.key}.{HIDDEN}"
     if HIDDEN not in sample.places:
         raise ShardError(
             f"sample {sample.key} has no {HIDDEN}, only {', '.join(sorted(sample.places))}",
             shard=str(path),
         )
-    offset, size = sample.places[HIDDEN]
+    descr, axes = _npy_header(path, descriptor, sample, HIDDEN)
+    if len(axes) != 3 or (shape is not None and (axes[0], axes[2], descr) != shape):
+        wanted = "[L, T, D]" if shape is None else f"({shape[0]}, T, {shape[1]}) of {shape[2]}"
+        raise DecodeError(
+            f"shape {axes} of {descr}, expected {wanted}",
+            shard=str(path),
+            member=f"{sample.key}.{HIDDEN}",
+            offset_bytes=sample.places[HIDDEN][0],
+        )
+    sample.state_tokens = sample.tokens = axes[1]
+    return axes[0], axes[2], descr
+
+
+def _read_heads(path: Path, descriptor: int, sample: _Sample, layers: int) -> int:
+    """Return H as a sample's attention members tell it; 0 where it has none of single heads.
+
+    Decoding checks every other sample against it.
+    """
+    if HEADS_POINTER in sample.places:  # [L * H + 1]
+        _, axes = _npy_header(path, descriptor, sample, HEADS_POINTER)
+        return (axes[0] - 1) // layers if len(axes) == 1 and axes[0] else 0
+    for member in (SKETCH, ATTENTION):  # [L, H, ...]
+        if member in sample.places:
+            _, axes = _npy_header(path, descriptor, sample, member)
+            return axes[1] if len(axes) > 1 else 0
+    return 0
+
+
+def _npy_header(
+    path: Path, descriptor: int, sample: _Sample, member: str
+) -> tuple[str, tuple[int, ...]]:
+    """Return (descr, shape) of a member."""
+    offset, size = sample.places[member]
     head = os.pread(descriptor, min(size, _HEADER_BYTES), offset)
     try:
         descr, axes, _ = _core.parse_npy_header(head, size)
@@ -187,19 +237,10 @@ def _read_shape(
         raise DecodeError(
             error.detail,
             shard=str(path),
-            member=member,
+            member=f"{sample.key}.{member}",
             offset_bytes=offset + error.offset_bytes,
         ) from error
-    if len(axes) != 3 or (shape is not None and (axes[0], axes[2], descr) != shape):
-        wanted = "[L, T, D]" if shape is None else f"({shape[0]}, T, {shape[1]}) of {shape[2]}"
-        raise DecodeError(
-            f"shape {axes} of {descr}, expected {wanted}",
-            shard=str(path),
-            member=member,
-            offset_bytes=offset,
-        )
-    sample.state_tokens = sample.tokens = axes[1]
-    return axes[0], axes[2], descr
+    return descr, axes
 
 
 def _read_meta(path: Path, descriptor: int, sample: _Sample) -> None:
