@@ -165,11 +165,12 @@ def slow_vector_round(
     """Return one round of messages, target by target and edge by edge."""
     rows = []
     for place, node in enumerate(nodes):
-        messages = [
-            torch.relu(nodes[source] + module.edge(value.to(node.dtype)))
-            for source, target, value in edges
-            if target == place
-        ]
+        messages = []
+        for source, target, value in edges:
+            if target == place:
+                edge = module.edge(value.to(node.dtype))
+                passed = torch.relu(nodes[source] + edge)
+                messages.append(passed + module.gate * nodes[source] * edge)
         mean = sum(messages) / len(messages) if messages else torch.zeros_like(node)
         rows.append(module.norm(node + module.update(torch.cat([node, mean]))))
     return rows

@@ -12,7 +12,7 @@ from torch import Tensor
 from train.planted import Sample, graph_batch, make_samples
 
 from wdsbench.detect.gvae import LOG_VARIANCE_RANGE, GVAEDetector
-from wdsbench.train.loop import Penalised
+from wdsbench.train.step import Penalised
 
 
 def make_detector() -> GVAEDetector:

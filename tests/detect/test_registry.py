@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from wdsbench.detect.probe import PROBE_TOKENS
 from wdsbench.detect.registry import DETECTOR_NAMES, DetectorShape, detector_spec
 
 
@@ -44,6 +45,25 @@ def test_needs_are_the_loaders_arguments() -> None:
             ("heads_index.npy", "repack with --attention heads"),
         )
     assert detector_spec("length").needs.fields == ()
+    assert detector_spec("attention_logistic").needs.arguments() == {
+        "fields": ("sketch",),
+        "tokens": "last",
+        "layout": "stack",
+    }
+
+
+def test_a_probes_token_decides_what_is_read() -> None:
+    needs = detector_spec("probe_mlp").needs
+    assert needs.at_token("last_answer") == needs
+    asked = {token: needs.at_token(token) for token in PROBE_TOKENS[1:]}
+    assert {token: one.tokens for token, one in asked.items()} == {
+        "first_answer": "answer",
+        "mean_answer": "answer",
+        "last_prompt": "all",
+    }
+    assert {one.layout for one in asked.values()} == {"jagged"}
+    choosing = [name for name in DETECTOR_NAMES if detector_spec(name).chooses_token]
+    assert choosing == ["probe_logistic", "probe_mlp"]
 
 
 def test_unknown_name_lists_the_known_ones() -> None:

@@ -190,6 +190,7 @@ class FakeLoader:
     shuffle: int
     seed: int
     index: Any = None
+    layers: list[int] | None = None
     epoch: int = 0
     _memory: torch.Tensor | None = field(default=None)
 
@@ -213,7 +214,9 @@ class FakeLoader:
         elif "hidden" in self.fields and self.layout == "union-graph":
             graph = union_batch(chosen)
         elif "hidden" in self.fields:
-            states = torch.from_numpy(np.stack([sample.hidden[:, -1] for sample in chosen]))
+            layers = slice(None) if self.layers is None else list(self.layers)
+            last = [sample.hidden[layers, -1] for sample in chosen]
+            states = torch.from_numpy(np.stack(last))
             if self._memory is None:
                 self._memory = torch.empty(self.batch_size, *states.shape[1:])
             hidden = self._memory[: len(chosen)].copy_(states)
@@ -250,4 +253,5 @@ class FakeStore:
             shuffle=arguments["shuffle"],
             seed=arguments["seed"],
             index=self.index,
+            layers=arguments.get("layers"),
         )

@@ -15,7 +15,7 @@ Two controls tell what the edges are worth. Both are this very network with as m
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -27,8 +27,16 @@ Edges = Literal["kept", "none", "shuffled"]
 
 
 class EdgeVectorRound(nn.Module):
-    """One round of messages ``ReLU(source + Linear(edge vector))``, their mean over a token's
-    incoming edges, an update of two layers, a residual and LayerNorm.
+    """One round of messages ``ReLU(source + e) + gate * source * e`` with ``e = Linear(edge
+    vector)``, their mean over a token's incoming edges, an update of two layers, a residual and
+    LayerNorm.
+
+    The second term lets attention weigh what is passed on; without it a network has to build that
+    product out of ReLUs. On traces whose label says which tokens are attended to strongly, it took
+    6 to 11 epochs to see the first of it, and 2 to 4 with it; a second Linear for the weights was
+    no better at twice the cost. What was tried instead: dividing edge vectors by their mean gains
+    an epoch or two; LayerNorm over an edge's numbers takes away what all heads agree on, and
+    nothing is found at all.
 
     Args:
         hidden: Width of node states.
@@ -38,6 +46,7 @@ class EdgeVectorRound(nn.Module):
     def __init__(self, hidden: int, num_channels: int) -> None:
         super().__init__()
         self.edge = nn.Linear(num_channels, hidden)
+        self.gate = nn.Parameter(torch.ones(hidden))
         self.update = nn.Sequential(
             nn.Linear(2 * hidden, hidden), nn.ReLU(), nn.Linear(hidden, hidden)
         )
@@ -51,10 +60,20 @@ class EdgeVectorRound(nn.Module):
             edge_index: int64 ``[2, E]``: row 0 the attended token, row 1 the attending one.
             edge_attr: float32 ``[E, C]``.
         """
-        messages = torch.relu(nodes.index_select(0, edge_index[0]) + self.edge(edge_attr))
+        source = nodes.index_select(0, edge_index[0])
+        edge = self.edge(edge_attr)
+        messages = torch.relu(source + edge) + self.gate * source * edge
         received = group_mean(messages, edge_index[1], nodes.shape[0])
         states: Tensor = self.norm(nodes + self.update(torch.cat([nodes, received], dim=-1)))
         return states
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *rest: Any, **named: Any
+    ) -> None:
+        """Read weights of checkpoints of format 1, which had no gate: one that is shut."""
+        if prefix + "edge.weight" in state_dict:
+            state_dict.setdefault(prefix + "gate", torch.zeros_like(self.gate))
+        super()._load_from_state_dict(state_dict, prefix, *rest, **named)
 
 
 class CharmDetector(nn.Module):

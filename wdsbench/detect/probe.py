@@ -1,11 +1,68 @@
-"""A linear probe on one layer's state of the last answer token: the simplest use of states."""
+"""Probes on one layer's state of one token: the simplest uses of states.
+
+Which layer and which token are chosen on validation by whoever fits them; the modules get the
+states of that token.
+"""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from wdsbench.detect.scale import Standardise
+
+if TYPE_CHECKING:
+    from wdsbench.records import Batch
+
+#: Where a probe may look, in the order in which equals are preferred. All but the first need the
+#: length of the prompt. ``mean_answer`` is the mean of the raw states over the answer's tokens.
+PROBE_TOKENS = ("last_answer", "first_answer", "mean_answer", "last_prompt")
+
+
+def token_states(batch: Batch, token: str) -> tuple[Tensor, Tensor]:
+    """Return the states of one token of every sample, and who has such a token.
+
+    Args:
+        batch: With ``hidden`` of one token a sample (``[B, L, D]``: it is taken for the one that is
+            wanted), or jagged (``[L, sum T, D]``) and ending with the last token of each sequence:
+            ``tokens="all"``, ``"answer"``, or the last k.
+        token: One of `PROBE_TOKENS`.
+
+    Returns:
+        states: float32 ``[B, L, D]``; zeros where there is no such token.
+        present: bool ``[B]``: an empty answer has no first token and no mean, an empty prompt no
+            last one.
+    """
+    assert batch.hidden is not None, "the loader was not asked for hidden states"
+    hidden = batch.hidden
+    if batch.offsets is None:
+        return hidden, torch.ones(len(batch), dtype=torch.bool, device=hidden.device)
+    offsets = batch.offsets.tolist()
+    answers = (batch.token_count - batch.prompt_length).tolist()
+    prompts = batch.prompt_length.tolist()
+    states = hidden.new_zeros(len(batch), hidden.shape[0], hidden.shape[2])
+    present = []
+    for place, (answer, prompt) in enumerate(zip(answers, prompts, strict=True)):
+        start, end = offsets[place : place + 2]
+        wanted = _wanted(token, end, answer, prompt)
+        present.append(wanted is not None and wanted[0] < wanted[1])
+        if wanted is not None and present[-1]:
+            assert wanted[0] >= start, f"the loader was not asked for token {token}"
+            states[place] = hidden[:, wanted[0] : wanted[1]].mean(dim=1)
+    return states, torch.tensor(present, dtype=torch.bool, device=hidden.device)
+
+
+def _wanted(token: str, end: int, answer: int, prompt: int) -> tuple[int, int] | None:
+    """Return the half-open range of rows to take the mean of; None: there is no such token."""
+    if token == "last_answer":
+        return end - 1, end
+    assert prompt >= 0, "the loader gives no unknown prompt length"
+    first = end - answer
+    if token == "last_prompt":
+        return (first - 1, first) if prompt > 0 else None
+    return first, (min(first + 1, end) if token == "first_answer" else end)
 
 
 class LogisticProbe(nn.Module):
@@ -15,7 +72,7 @@ class LogisticProbe(nn.Module):
 
     Args:
         num_features: D, width of a state.
-        num_layers: L, layers of the traces.
+        num_layers: L, layers of the states it is given; of these it reads one.
     """
 
     layer: Tensor
@@ -35,6 +92,47 @@ class LogisticProbe(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Return logits float32 ``[B]`` of ``hidden`` float32 ``[B, L, D]``."""
+        _require_shape(hidden, self.scale)
         state = self.scale(hidden).index_select(1, self.layer.view(1)).squeeze(1)
         logits: Tensor = self.linear(state).squeeze(-1)
         return logits
+
+
+class MLPProbe(nn.Module):
+    """One hidden layer on one layer's standardised state.
+
+    Args:
+        num_features: D, width of a state.
+        hidden: Units.
+        dropout: On the units.
+    """
+
+    def __init__(self, num_features: int, *, hidden: int = 64, dropout: float = 0.3) -> None:
+        super().__init__()
+        self.scale = Standardise(1, num_features)
+        self.units = nn.Sequential(
+            nn.Linear(num_features, hidden), nn.ReLU(), nn.Dropout(dropout), nn.Linear(hidden, 1)
+        )
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Return logits float32 ``[B]`` of ``hidden`` float32 ``[B, 1, D]``."""
+        _require_shape(hidden, self.scale)
+        return self.of_standardised(self.scale(hidden).squeeze(1))
+
+    def of_standardised(self, states: Tensor) -> Tensor:
+        """Return logits float32 ``[B]`` of standardised states float32 ``[B, D]``."""
+        logits: Tensor = self.units(states).squeeze(-1)
+        return logits
+
+
+def _require_shape(hidden: Tensor, scale: Standardise) -> None:
+    """Check that states are of the detector's layers: one layer's scale would fit any number.
+
+    Raises:
+        ValueError: They are not.
+    """
+    if hidden.shape[1:] != scale.mean.shape:
+        raise ValueError(
+            f"states of {tuple(hidden.shape[1:])} (layers, features) do not fit a probe of "
+            f"{tuple(scale.mean.shape)}; read the layers it was fitted on"
+        )

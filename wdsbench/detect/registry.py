@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -37,13 +37,20 @@ class LoaderNeeds:
     """
 
     fields: tuple[str, ...] = ()
-    tokens: str = "last_answer"
+    tokens: str | int = "last_answer"
     layout: str = "stack"
     members: tuple[tuple[str, str], ...] = ()
 
     def arguments(self) -> dict[str, Any]:
         """Return the loader's keyword arguments."""
         return {"fields": self.fields, "tokens": self.tokens, "layout": self.layout}
+
+    def at_token(self, token: str) -> LoaderNeeds:
+        """Return the needs of a probe that looks at ``token``, one of its module's tokens."""
+        if token == "last_answer":
+            return self
+        tokens = "all" if token == "last_prompt" else "answer"
+        return replace(self, tokens=tokens, layout="jagged")
 
 
 @dataclass(frozen=True)
@@ -79,6 +86,8 @@ class DetectorSpec:
         score: float64 ``[B]`` of a batch (closed form only).
         build: The module for a shape (all others).
         inputs: The module's positional arguments, taken from a batch (all others).
+        chooses_token: Whether fitting chooses a layer and a token; the module then is given the
+            states of that token, as `wdsbench.detect.probe.token_states` returns them.
     """
 
     name: str
@@ -87,6 +96,7 @@ class DetectorSpec:
     score: Callable[[Batch], NDArray[np.float64]] | None = None
     build: Callable[[DetectorShape], nn.Module] | None = None
     inputs: Callable[[Batch], tuple[Tensor, ...]] | None = None
+    chooses_token: bool = False
 
 
 def detector_spec(name: str) -> DetectorSpec:
@@ -125,6 +135,22 @@ def _build_probe_logistic(shape: DetectorShape) -> nn.Module:
     from wdsbench.detect.probe import LogisticProbe
 
     return LogisticProbe(shape.num_features, num_layers=shape.num_layers)
+
+
+def _build_probe_mlp(shape: DetectorShape) -> nn.Module:
+    from wdsbench.detect.probe import MLPProbe
+
+    return MLPProbe(shape.num_features, hidden=shape.hidden, dropout=shape.dropout)
+
+
+def _build_attention_logistic(shape: DetectorShape) -> nn.Module:
+    from wdsbench.detect.attention import AttentionLogistic
+
+    if shape.num_heads < 1:
+        raise DetectorError(
+            f"not available: the number of attention heads is not known; {_REPACK_SKETCH}"
+        )
+    return AttentionLogistic(num_layers=shape.num_layers, num_heads=shape.num_heads)
 
 
 def _build_lstm(shape: DetectorShape) -> nn.Module:
@@ -185,6 +211,12 @@ def _hidden(batch: Batch) -> tuple[Tensor, ...]:
     return (batch.hidden,)
 
 
+def _attention_features(batch: Batch) -> tuple[Tensor, ...]:
+    from wdsbench.detect.attention import attention_features
+
+    return (attention_features(batch),)
+
+
 def _graph(batch: Batch) -> tuple[Tensor, ...]:
     graph = batch.graph
     return graph.x, graph.edge_index, graph.edge_attr, graph.ptr
@@ -195,8 +227,13 @@ def _union_graph(batch: Batch) -> tuple[Tensor, ...]:
 
 
 _REPACK_HEADS = "repack with --attention heads"
+_REPACK_SKETCH = "repack with --attention sketch"
 _STATES = LoaderNeeds(fields=("hidden",))
 _LOGPROBS = LoaderNeeds(fields=("logprobs",))
+# No states are read; "last" is the choice of tokens that no trace is refused for.
+_SKETCHES = LoaderNeeds(
+    fields=("sketch",), tokens="last", members=(("sketch.npy", _REPACK_SKETCH),)
+)
 _GRAPHS = LoaderNeeds(
     fields=("hidden",),
     tokens="all",
@@ -211,6 +248,11 @@ _UNION_GRAPHS = LoaderNeeds(
 )
 
 
+def _probe(name: str, build: Callable[[DetectorShape], nn.Module]) -> DetectorSpec:
+    """Return the entry of a probe of one layer's state of one token."""
+    return DetectorSpec(name, "probe", _STATES, build=build, inputs=_hidden, chooses_token=True)
+
+
 def _charm(name: str, edges: Edges) -> DetectorSpec:
     """Return the entry of CHARM-lite or of a control: same data, same network, other edges."""
     build = partial(_build_charm, edges=edges)
@@ -223,8 +265,14 @@ _REGISTRY: dict[str, DetectorSpec] = {
         DetectorSpec("length", "closed_form", LoaderNeeds(), score=_length),
         DetectorSpec("logprob_mean", "closed_form", _LOGPROBS, score=_logprob_mean),
         DetectorSpec("logprob_min", "closed_form", _LOGPROBS, score=_logprob_min),
+        _probe("probe_logistic", _build_probe_logistic),
+        _probe("probe_mlp", _build_probe_mlp),
         DetectorSpec(
-            "probe_logistic", "probe", _STATES, build=_build_probe_logistic, inputs=_hidden
+            "attention_logistic",
+            "probe",
+            _SKETCHES,
+            build=_build_attention_logistic,
+            inputs=_attention_features,
         ),
         DetectorSpec("lstm", "trained", _STATES, build=_build_lstm, inputs=_hidden),
         DetectorSpec("gnn", "trained", _GRAPHS, build=_build_gnn, inputs=_graph),

@@ -8,6 +8,8 @@ memory and are buffers of the detector: they travel with its weights.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor, nn
 
@@ -40,7 +42,18 @@ class RunningMoments:
         if added == 0:
             return
         variance, mean = torch.var_mean(x.detach(), dim=0, correction=0)
-        mean, squares = mean.double(), variance.double() * added
+        self._merge(added, mean.double(), variance.double() * added)
+
+    @classmethod
+    def joined(cls, parts: Iterable[RunningMoments]) -> RunningMoments:
+        """Return the moments over the samples of all ``parts``."""
+        whole = cls()
+        for part in parts:
+            if part.mean is not None and part.squares is not None:
+                whole._merge(part.count, part.mean, part.squares)
+        return whole
+
+    def _merge(self, added: int, mean: Tensor, squares: Tensor) -> None:
         if self.mean is None or self.squares is None:
             self.count, self.mean, self.squares = added, mean, squares
             return

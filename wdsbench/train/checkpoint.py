@@ -1,29 +1,34 @@
 """Detectors on disk: one folder, a JSON card and the weights in safetensors.
 
-    detector.json               what it is: name, shape, layers, sign, threshold, name of the
-    weights file weights-<16 hex>.safetensors    named by the XXH3 of its bytes
+    detector.json                  what it is and what it reads: name, shape, layers, token, sign,
+                                   threshold, temperature, the data it was trained on, weights file
+    weights-<16 hex>.safetensors   weights and input scale, named by the XXH3 of its bytes
 
 The card is renamed into place last and names a complete weights file, so a killed writer leaves the
 old pair or the new.
+
+Format 1 had no token (the last one), temperature or training data; it is read, 2 is written.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Literal
 
 import pydantic
 import safetensors
 import safetensors.torch
+import torch
 import xxhash
 
 from wdsbench.detect.registry import DetectorShape, Kind, detector_spec
 from wdsbench.errors import DetectorError
 from wdsbench.files import remove_if_empty, write_json, write_whole
-from wdsbench.train.fitted import FittedDetector
+from wdsbench.train.fitted import FittedDetector, StoredTraces
 
 CARD_NAME = "detector.json"
+FORMAT = 2
 _WEIGHTS_GLOB = "weights-*.safetensors"
 
 
@@ -36,14 +41,27 @@ class _Shape(pydantic.BaseModel, extra="forbid", strict=True):
     num_heads: int = pydantic.Field(default=0, ge=0)  # absent in cards of detectors without heads
 
 
+class _Traces(pydantic.BaseModel, extra="forbid", strict=True):
+    num_layers: int = pydantic.Field(ge=1)
+    num_features: int = pydantic.Field(ge=1)
+    num_heads: int = pydantic.Field(ge=0)
+    reduce: str | None
+    reduction: str | None
+    edge_rule: str | None
+    head_threshold: float | None
+
+
 class _Card(pydantic.BaseModel, extra="forbid", strict=True):
-    format: Literal[1]
+    format: Literal[1, 2]
     detector: str
     kind: Kind
     shape: _Shape | None
     layers: list[int] | None
     sign: Literal[-1, 1]
     threshold: float | None
+    temperature: float | None = pydantic.Field(default=None, gt=0)
+    token: Literal["last_answer", "first_answer", "mean_answer", "last_prompt"] = "last_answer"
+    traces: _Traces | None = None
     weights: str | None = pydantic.Field(pattern=r"^weights-[0-9a-f]{16}\.safetensors$")
 
 
@@ -59,13 +77,16 @@ def save_detector(fitted: FittedDetector, folder: Path) -> Path:
         weights_name = f"weights-{xxhash.xxh3_64_hexdigest(content)}.safetensors"
         write_whole(folder / weights_name, content)
     card = {
-        "format": 1,
+        "format": FORMAT,
         "detector": fitted.spec.name,
         "kind": fitted.spec.kind,
         "shape": None if fitted.shape is None else asdict(fitted.shape),
         "layers": None if fitted.layers is None else list(fitted.layers),
         "sign": fitted.sign,
         "threshold": fitted.threshold,
+        "temperature": fitted.temperature,
+        "token": fitted.token,
+        "traces": None if fitted.traces is None else asdict(fitted.traces),
         "weights": weights_name,
     }
     write_json(folder / CARD_NAME, card)
@@ -105,14 +126,23 @@ def load_detector(path: str | Path) -> FittedDetector:
         spec = detector_spec(card.detector)
     except ValueError as error:
         raise DetectorError(f"{card_path}: {error}") from error
-    layers = None if card.layers is None else tuple(card.layers)
+    bare = FittedDetector(
+        spec,
+        layers=None if card.layers is None else tuple(card.layers),
+        sign=card.sign,
+        threshold=card.threshold,
+        temperature=card.temperature,
+        token=card.token,
+        traces=None if card.traces is None else StoredTraces(**card.traces.model_dump()),
+    )
     if spec.build is None:
-        return FittedDetector(spec, layers=layers, sign=card.sign, threshold=card.threshold)
+        return bare
     if card.shape is None or card.weights is None:
         raise DetectorError(f"{card_path}: detector {card.detector} needs a shape and weights")
     shape = DetectorShape(**card.shape.model_dump())
     try:
-        module = spec.build(shape)
+        with torch.random.fork_rng(devices=[]):  # weights are drawn, and then replaced
+            module = spec.build(shape)
     except DetectorError as error:
         raise DetectorError(f"{card_path}: shape: {error}") from error
     weights_path = card_path.parent / card.weights
@@ -125,4 +155,4 @@ def load_detector(path: str | Path) -> FittedDetector:
             f"{weights_path}: cannot be used as weights of {card.detector}: {detail}"
         ) from error
     module.eval()
-    return FittedDetector(spec, shape, module, layers, card.sign, card.threshold)
+    return replace(bare, shape=shape, module=module)

@@ -1,0 +1,81 @@
+"""``wdsbench predict`` from the outside."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from builders import Packed, make_dataset
+
+from wdsbench import TraceLoader
+from wdsbench.cli.main import main
+from wdsbench.detect.registry import detector_spec
+from wdsbench.train.checkpoint import save_detector
+from wdsbench.train.fitted import FittedDetector, StoredTraces
+
+
+def run(*words: str) -> int:
+    """Run one command in this process and return its exit code."""
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    code = ended.value.code
+    return code if isinstance(code, int) else int(code is not None)
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Packed:
+    return make_dataset(tmp_path_factory.mktemp("data"), traces=90)
+
+
+@pytest.fixture
+def checkpoint(packed: Packed, tmp_path: Path) -> Path:
+    traces = StoredTraces.of(TraceLoader(packed.folder).index)
+    fitted = FittedDetector(detector_spec("length"), sign=-1, threshold=-3.0, traces=traces)
+    save_detector(fitted, tmp_path / "length")
+    return tmp_path / "length"
+
+
+def test_help_shows_one_example(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("predict", "--help") == 0
+    assert "Example: wdsbench predict" in capsys.readouterr().out
+
+
+def test_scores_are_written_and_told(
+    packed: Packed, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "scores.csv"
+    words = ("predict", str(checkpoint), str(packed.folder), "--out", str(out))
+    assert run(*words, "--split", "all") == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("length: 90 traces, ")
+    assert "; AUROC 0." in printed
+    assert "also those it may have been trained on" in printed
+    with out.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["question_id"] for row in rows] == sorted(packed.raws)
+    for row in rows:
+        raw = packed.raws[row["question_id"]]
+        answer = len(raw["tokens"]) - raw["prompt_length"]
+        assert float(row["score"]) == -answer
+        assert row["hallucinated"] == str(int(answer <= 3))
+    assert run(*words, "--json") == 0
+    report = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert report["samples"] == report["n_pos"] + report["n_neg"] < 90
+    assert (report["detector"], report["split"], report["out"]) == ("length", "test", str(out))
+
+
+def test_errors_are_one_line(
+    packed: Packed, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words, said in (
+        ((str(tmp_path / "none"), str(packed.folder)), "no checkpoint at"),
+        ((str(checkpoint), str(tmp_path / "none")), "no data set here"),
+        ((str(checkpoint), str(packed.folder), "--split", "dev"), "'dev' is not one of"),
+    ):
+        assert run("predict", *words, "--out", str(tmp_path / "scores.csv")) == 1
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        assert said in error
+    assert not (tmp_path / "scores.csv").exists()

@@ -1,0 +1,342 @@
+"""Probes find the layer and the token a signal was planted in, whoever reads what and how much of
+it at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from builders import FEATURES, HEADS, LAYERS, make_raw, write_pickle, write_scores
+
+from wdsbench import TraceLoader
+from wdsbench.detect.registry import LoaderNeeds, detector_spec
+from wdsbench.errors import DetectorError
+from wdsbench.pack import PackOptions, pack
+from wdsbench.records import Batch
+from wdsbench.train.config import TrainConfig
+from wdsbench.train.fitted import FittedDetector
+from wdsbench.train.metrics import auroc
+from wdsbench.train.probe import fit_probe
+
+CONFIG = TrainConfig(batch_size=16, hidden=16)
+LAYER = 1
+#: Where each token of a probe is, of T tokens with a prompt of P.
+PLACES: dict[str, Callable[[int, int], slice]] = {
+    "last_answer": lambda tokens, _: slice(tokens - 1, tokens),
+    "first_answer": lambda _, prompt: slice(prompt, prompt + 1),
+    "mean_answer": lambda tokens, prompt: slice(prompt, tokens),
+    "last_prompt": lambda _, prompt: slice(prompt - 1, prompt),
+}
+
+
+def pack_planted(
+    folder: Path,
+    token: str,
+    *,
+    signal: float = 3.0,
+    count: int = 240,
+    prompts: bool = True,
+    exclusive_or: bool = False,
+) -> Path:
+    """Pack traces whose label shows in one layer's state of one token; return the folder."""
+    rng = np.random.default_rng(7)
+    raws, scores = [], {}
+    for number in range(count):
+        raw = make_raw(f"q{number}", seed=number, tokens=int(rng.integers(6, 12)))
+        label = int(rng.integers(2))
+        tokens, prompt = len(raw["tokens"]), raw["prompt_length"]
+        state = raw["hidden_states"][LAYER][PLACES[token](tokens, prompt)]
+        if exclusive_or:
+            first = rng.choice([-1, 1])
+            state[:, :2] = signal * np.array([first, first * (1 if label else -1)])
+        else:
+            state[:, 0] += signal * (label - 0.5)
+            others = tokens - prompt - 1
+            if token in ("first_answer", "last_answer") and others:
+                # The mean over the answer says nothing.
+                answer = raw["hidden_states"][LAYER][prompt:, 0]
+                answer -= np.float16(signal * (label - 0.5) / others)
+                state[:, 0] += signal * (label - 0.5) / others
+        if not prompts:
+            del raw["prompt_length"], raw["token_logprobs"]
+        raws.append(raw)
+        scores[raw["question_id"]] = 1.0 - label
+    write_pickle(folder / "t.pkl", raws)
+    pack(
+        [str(folder / "t.pkl")],
+        folder / "shards",
+        scores=write_scores(folder / "s.csv", scores),
+        options=PackOptions(attention=("sketch",), shard_mb=0.05, threads=1),
+    )
+    return folder / "shards"
+
+
+@dataclass
+class Opener:
+    """Opens splits of a data set, and keeps what it was asked for."""
+
+    shards: Path
+    asked: list[tuple[str, LoaderNeeds, tuple[int, ...] | None]] = field(default_factory=list)
+
+    @contextlib.contextmanager
+    def __call__(
+        self, split: str, needs: LoaderNeeds, layers: Sequence[int] | None = None
+    ) -> Iterator[TraceLoader]:
+        chosen = None if layers is None else tuple(layers)
+        self.asked.append((split, needs, chosen))
+        loader = TraceLoader(
+            self.shards,
+            split=split,
+            **needs.arguments(),
+            layers=chosen,
+            batch_size=CONFIG.batch_size,
+            shuffle=0,
+            threads=1,
+        )
+        with contextlib.closing(loader):
+            yield loader
+
+
+def test_auroc(fitted: FittedDetector, shards: Path) -> float:
+    """Return the AUROC on the test split, read as the detector asks for."""
+    with Opener(shards)("test", LoaderNeeds()) as loader:
+        labels = {
+            key: float(label)
+            for batch in loader
+            for key, label in zip(batch.keys, batch.label, strict=True)
+        }
+    with Opener(shards)("test", fitted.needs, fitted.layers) as loader:
+        scores = fitted.scores(loader)
+    assert scores.keys() == labels.keys()
+    return auroc(list(labels.values()), [scores[key] for key in labels])
+
+
+test_auroc.__test__ = False  # type: ignore[attr-defined]
+
+
+@pytest.fixture(scope="module", params=list(PLACES))
+def planted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return request.param, pack_planted(tmp_path_factory.mktemp("planted"), request.param)
+
+
+@pytest.mark.parametrize("name", ["probe_logistic", "probe_mlp"])
+def test_layer_and_token_are_found(planted: tuple[str, Path], name: str) -> None:
+    token, shards = planted
+    fitted = fit_probe(detector_spec(name), Opener(shards), config=CONFIG)
+    assert fitted.chosen == {"layer": LAYER, "token": token}
+    assert fitted.layers == (LAYER,)
+    assert fitted.shape is not None
+    assert (fitted.shape.num_layers, fitted.shape.num_features) == (1, FEATURES)
+    assert fitted.traces is not None
+    assert (fitted.traces.num_layers, fitted.traces.num_heads) == (LAYERS, HEADS)
+    assert test_auroc(fitted, shards) > 0.9
+
+
+def same(one: FittedDetector, other: FittedDetector) -> bool:
+    assert one.module is not None
+    assert other.module is not None
+    weights, others = one.module.state_dict(), other.module.state_dict()
+    return one.chosen == other.chosen and all(
+        torch.equal(weights[name], others[name]) for name in weights
+    )
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack_planted(tmp_path_factory.mktemp("shards"), "first_answer", signal=1.5)
+
+
+@pytest.mark.parametrize("name", ["probe_logistic", "probe_mlp"])
+def test_memory_decides_how_often_is_read_and_nothing_else(shards: Path, name: str) -> None:
+    # Two layers of about 200 samples at a time: states of four tokens (twice) and a few batches.
+    answers = 6
+    two = 2 * 4 * FEATURES * (2 * 4 * 210 + 3 * CONFIG.batch_size * (answers + 1)) + 4 * 210 * 32
+    found = {}
+    for budget, chunks in ((1 << 30, 1), (two, 2), (1, LAYERS)):
+        opener = Opener(shards)
+        found[chunks] = fit_probe(detector_spec(name), opener, config=CONFIG, memory_bytes=budget)
+        read = [layers for split, needs, layers in opener.asked if needs.fields and split == "val"]
+        assert len(read) == chunks
+        assert [layer for layers in read for layer in layers or ()] == list(range(LAYERS))
+    assert same(found[1], found[2])
+    assert same(found[1], found[LAYERS])
+
+
+def test_only_the_end_of_a_sequence_is_read(shards: Path) -> None:
+    opener = Opener(shards)
+    fit_probe(detector_spec("probe_logistic"), opener, config=CONFIG)
+    with opener("train", LoaderNeeds()) as loader:
+        longest = max(int((b.token_count - b.prompt_length).max()) for b in loader)
+    (needs,) = {needs for split, needs, _ in opener.asked if needs.fields and split == "train"}
+    assert (needs.tokens, needs.layout) == (longest + 1, "jagged")
+
+
+def test_a_seed_is_a_result(shards: Path) -> None:
+    spec = detector_spec("probe_mlp")
+    first, again = (fit_probe(spec, Opener(shards), config=CONFIG) for _ in range(2))
+    assert same(first, again)
+    assert not same(first, fit_probe(spec, Opener(shards), config=replace(CONFIG, seed=1)))
+
+
+def test_only_layers_of_the_run_are_tried(shards: Path) -> None:
+    opener = Opener(shards)
+    config = replace(CONFIG, layers=(-1, 0))
+    fitted = fit_probe(detector_spec("probe_logistic"), opener, config=config)
+    assert fitted.layers in ((0,), (LAYERS - 1,))
+    read = {layer for _, needs, layers in opener.asked if needs.fields for layer in layers or ()}
+    assert read == {0, LAYERS - 1}
+
+
+def test_without_prompt_lengths_the_last_token_is_left(tmp_path: Path) -> None:
+    shards = pack_planted(tmp_path, "last_answer", prompts=False)
+    opener = Opener(shards)
+    fitted = fit_probe(detector_spec("probe_logistic"), opener, config=CONFIG)
+    assert fitted.chosen == {"layer": LAYER, "token": "last_answer"}
+    assert {needs.tokens for _, needs, _ in opener.asked} == {"last_answer"}
+    with pytest.raises(DetectorError, match=r"not available: trace .* has no known prompt length"):
+        fit_probe(detector_spec("attention_logistic"), Opener(shards), config=CONFIG)
+
+
+def test_what_no_line_separates_is_for_the_hidden_layer(tmp_path: Path) -> None:
+    shards = pack_planted(tmp_path, "last_answer", exclusive_or=True, count=400)
+    config = replace(CONFIG, hidden=64)
+    found = {
+        name: test_auroc(fit_probe(detector_spec(name), Opener(shards), config=config), shards)
+        for name in ("probe_logistic", "probe_mlp")
+    }
+    assert found["probe_mlp"] > 0.9
+    assert found["probe_logistic"] < 0.75
+
+
+@pytest.fixture(scope="module")
+def looking_back(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Traces whose answers look back to the prompt more where the label is 0."""
+    folder = tmp_path_factory.mktemp("looking_back")
+    rng = np.random.default_rng(3)
+    raws, scores = [], {}
+    for number in range(240):
+        raw = make_raw(f"q{number}", seed=number)
+        label, prompt = int(rng.integers(2)), raw["prompt_length"]
+        weights = raw["attentions"][LAYER].astype(np.float64)
+        weights[:, prompt:, :prompt] *= 0.6 if label else 1.4
+        weights /= weights.sum(axis=-1, keepdims=True)
+        raw["attentions"][LAYER] = weights.astype(np.float16)
+        raws.append(raw)
+        scores[raw["question_id"]] = 1.0 - label
+    write_pickle(folder / "t.pkl", raws)
+    pack(
+        [str(folder / "t.pkl")],
+        folder / "shards",
+        scores=write_scores(folder / "s.csv", scores),
+        options=PackOptions(attention=("sketch",), shard_mb=0.05, threads=1),
+    )
+    return folder / "shards"
+
+
+@pytest.mark.parametrize("layers", [None, (0, LAYER)])
+def test_attention_is_found(looking_back: Path, layers: tuple[int, ...] | None) -> None:
+    config = replace(CONFIG, layers=layers)
+    opener = Opener(looking_back)
+
+    def open_split(split: str, needs: LoaderNeeds, asked: Sequence[int] | None = None) -> Any:
+        return opener(split, needs, layers if asked is None else asked)
+
+    fitted = fit_probe(detector_spec("attention_logistic"), open_split, config=config)
+    assert fitted.shape is not None
+    assert (fitted.shape.num_layers, fitted.shape.num_heads) == (
+        LAYERS if layers is None else len(layers),
+        HEADS,
+    )
+    assert fitted.layers == layers
+    assert fitted.chosen == {}
+    assert test_auroc(fitted, looking_back) > 0.9
+    assert not any("hidden" in needs.fields for _, needs, _ in opener.asked)
+
+
+class Exchange:
+    """Lets threads gather like ranks."""
+
+    def __init__(self, ranks: int) -> None:
+        self._values: list[Any] = [None] * ranks
+        self._all_here = threading.Barrier(ranks)
+
+    def of(self, rank: int) -> Callable[[Any], list[Any]]:
+        def gather(value: Any) -> list[Any]:
+            self._values[rank] = value
+            self._all_here.wait(timeout=60)
+            found = list(self._values)
+            self._all_here.wait(timeout=60)
+            return found
+
+        return gather
+
+
+def on_ranks(spec_name: str, shards: Path, ranks: int) -> list[FittedDetector]:
+    """Fit on several ranks, each with every ``ranks``-th batch and one more of nothing."""
+    exchange = Exchange(ranks)
+    found: list[Any] = [None] * ranks
+
+    def work(rank: int) -> None:
+        @contextlib.contextmanager
+        def open_split(
+            split: str, needs: LoaderNeeds, layers: Sequence[int] | None = None
+        ) -> Iterator[Any]:
+            with Opener(shards)(split, needs, layers) as loader:
+                yield Share(loader, rank, ranks)
+
+        found[rank] = fit_probe(
+            detector_spec(spec_name), open_split, config=CONFIG, gather=exchange.of(rank)
+        )
+
+    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+@dataclass
+class Share:
+    """A rank's batches."""
+
+    loader: TraceLoader
+    rank: int
+    ranks: int
+
+    @property
+    def index(self) -> Any:
+        return self.loader.index
+
+    def __iter__(self) -> Iterator[Batch]:
+        for number, batch in enumerate(self.loader):
+            if (-number) % self.ranks == self.rank:
+                yield batch
+        nothing = torch.zeros(0)
+        none = torch.zeros(0, dtype=torch.int64)
+        yield Batch(nothing, nothing, none, none, [], [])
+
+
+@pytest.mark.parametrize("name", ["probe_logistic", "attention_logistic"])
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_ranks_fit_the_union(shards: Path, name: str, ranks: int) -> None:
+    alone = fit_probe(detector_spec(name), Opener(shards), config=CONFIG)
+    assert all(same(fitted, alone) for fitted in on_ranks(name, shards, ranks))
+
+
+def test_no_label_is_an_error(tmp_path: Path) -> None:
+    raws = [make_raw(f"q{number}", seed=number) for number in range(40)]
+    write_pickle(tmp_path / "t.pkl", raws)
+    options = PackOptions(attention=(), missing_score="keep")
+    scores = write_scores(tmp_path / "s.csv", {"other": 1.0})
+    pack([str(tmp_path / "t.pkl")], tmp_path / "shards", scores=scores, options=options)
+    with pytest.raises(DetectorError, match="no sample of split train has a label"):
+        fit_probe(detector_spec("probe_logistic"), Opener(tmp_path / "shards"), config=CONFIG)

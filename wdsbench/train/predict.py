@@ -1,0 +1,244 @@
+"""Scores of traces by a detector that was trained before: a checkpoint and a data set in, one line
+per sample out.
+
+The data set must hold traces as the detector knows them: as many layers, features and heads, and
+the same reduction of states. Samples stand in the order of (question id, trace number, key),
+whatever the order of shards, so that two files of the same samples can be compared line by line.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from wdsbench.detect.registry import LoaderNeeds
+from wdsbench.errors import DetectorError
+from wdsbench.files import write_whole
+from wdsbench.progress import Progress, no_progress
+from wdsbench.records import SPLITS
+from wdsbench.train import metrics
+from wdsbench.train.checkpoint import CARD_NAME, load_detector
+from wdsbench.train.config import TrainConfig
+from wdsbench.train.device import choose_device
+from wdsbench.train.fitted import FittedDetector, StoredTraces
+from wdsbench.train.source import (
+    OpenLoader,
+    Source,
+    default_open_loader,
+    number_of_batches,
+    read_examples,
+    require_members,
+)
+
+#: Values of ``split``.
+SPLIT_CHOICES = (*SPLITS, "all")
+
+COLUMNS = (
+    "question_id",
+    "key",
+    "trace",
+    "split",
+    "label",
+    "score",
+    "probability",
+    "hallucinated",
+)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a detector says of one sample.
+
+    Attributes:
+        question_id: The question's id.
+        key: The sample's member key.
+        trace: Which of the question's traces; None where the data set has no index.
+        split: The split it is in.
+        label: 1 hallucinated, 0 right; None: unknown.
+        score: As in a training run's ``scores.csv``: more means hallucinated.
+        probability: Of being hallucinated, after temperature scaling where one was fitted; None for
+            closed forms.
+        hallucinated: Whether the score reaches the threshold; None where none was chosen.
+    """
+
+    question_id: str
+    key: str
+    trace: int | None
+    split: str
+    label: int | None
+    score: float
+    probability: float | None
+    hallucinated: bool | None
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What a detector says of a data set; samples in the order of (question id, trace, key)."""
+
+    detector: FittedDetector
+    checkpoint: Path
+    samples: list[Prediction]
+
+    def summary(self) -> dict[str, Any]:
+        """Return counts as JSON values, and the AUROC where both labels are there."""
+        labels = [one.label for one in self.samples if one.label is not None]
+        scores = [one.score for one in self.samples if one.label is not None]
+        positives = sum(labels)
+        both = 0 < positives < len(labels)
+        decided = [one.hallucinated for one in self.samples if one.hallucinated is not None]
+        return {
+            "detector": self.detector.spec.name,
+            "checkpoint": str(self.checkpoint),
+            "samples": len(self.samples),
+            "threshold": self.detector.threshold,
+            "temperature": self.detector.temperature,
+            "hallucinated": sum(decided) if decided or not self.samples else None,
+            "n_pos": positives,
+            "n_neg": len(labels) - positives,
+            "n_unlabelled": len(self.samples) - len(labels),
+            "auroc": metrics.auroc(labels, scores) if both else None,
+        }
+
+
+def predict(
+    checkpoint: str | Path,
+    shards: str | Path,
+    *,
+    split: str = "test",
+    device: str | None = None,
+    batch_size: int = TrainConfig.batch_size,
+    num_workers: int = 0,
+    threads: int | None = None,
+    progress: Progress = no_progress,
+    open_loader: OpenLoader | None = None,
+) -> Predictions:
+    """Return what the detector ``checkpoint`` says of the samples of a data set.
+
+    Args:
+        checkpoint: A detector's folder or card, or the folder of a run with one detector.
+        shards: What the loader opens.
+        split: ``"train"``, ``"val"``, ``"test"`` or ``"all"``.
+        device: Where to score; None: CUDA where there is a device, else the CPU.
+        batch_size: Samples a batch.
+        num_workers: Worker processes of the loader.
+        threads: Decode threads of the loader; None: its default.
+        progress: Draws a bar over batches.
+        open_loader: The loader's constructor; None: the project's own.
+
+    Raises:
+        ValueError: An unknown split, or a device that is not there.
+        DetectorError: No checkpoint or several; a data set that the detector does not fit, or that
+            lacks what it reads; no sample.
+    """
+    if split not in SPLIT_CHOICES:
+        raise ValueError(f"split {split!r} is not one of {', '.join(SPLIT_CHOICES)}")
+    place = find_checkpoint(checkpoint)
+    fitted = load_detector(place)
+    config = TrainConfig(
+        batch_size=batch_size, num_workers=num_workers, threads=threads, layers=fitted.layers
+    )
+    source = Source(shards, config, choose_device(device), open_loader or default_open_loader())
+    samples: list[Prediction] = []
+    for name in SPLITS if split == "all" else (split,):
+        samples += _score_split(fitted, source, name, progress)
+    if not samples:
+        raise DetectorError(
+            f"{shards} has no sample in split {split}; choose another of {', '.join(SPLIT_CHOICES)}"
+        )
+    samples.sort(key=lambda sample: (sample.question_id, sample.trace or 0, sample.key))
+    return Predictions(fitted, place, samples)
+
+
+def find_checkpoint(path: str | Path) -> Path:
+    """Return the card or folder of the one detector that ``path`` names: itself, or the only one of
+    the run in it.
+
+    Raises:
+        DetectorError: There are several. (None at all is `load_detector`'s to say.)
+    """
+    given = Path(path)
+    if not given.is_dir() or (given / CARD_NAME).exists():
+        return given
+    cards = sorted([*given.glob(f"checkpoints/*/{CARD_NAME}"), *given.glob(f"*/{CARD_NAME}")])
+    if len(cards) > 1:
+        names = ", ".join(str(card.parent.relative_to(given)) for card in cards)
+        raise DetectorError(f"{given} holds {len(cards)} detectors: {names}; name one of them")
+    return cards[0].parent if cards else given
+
+
+def write_predictions(predictions: Predictions, path: Path) -> None:
+    """Write one line per sample as CSV, atomically; what is not known is empty."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for sample in predictions.samples:
+        writer.writerow([_cell(getattr(sample, name)) for name in COLUMNS])
+    write_whole(path, text.getvalue().encode("utf-8", "surrogatepass"))
+
+
+def _score_split(
+    fitted: FittedDetector, source: Source, split: str, progress: Progress
+) -> list[Prediction]:
+    with source.batches(split, LoaderNeeds()) as batches:
+        index = getattr(batches, "index", None)
+        require_members(index, fitted.needs)
+        stored = StoredTraces.of(index)
+        if stored is not None:
+            fitted.require_traces(stored)
+        examples = read_examples(batches)
+    if not examples.keys:
+        return []
+    with source.batches(split, fitted.needs) as batches:
+        total = number_of_batches(batches)
+        watched = progress(batches, total, f"scoring {split} with {fitted.spec.name}")
+        probabilities: list[float] | list[None]
+        if fitted.calibrated:
+            logits = examples.align(fitted.logits(watched, source.device))
+            scores = metrics.sigmoid(logits).tolist()
+            probabilities = fitted.probabilities(logits).tolist()
+        else:
+            scores = examples.align(fitted.scores(watched, source.device)).tolist()
+            probabilities = [None] * len(scores)
+    traces = _trace_numbers(index, split)
+    return [
+        Prediction(
+            question_id=question_id,
+            key=key,
+            trace=traces.get(key),
+            split=split,
+            label=None if math.isnan(label) else int(label),
+            score=score,
+            probability=probability,
+            hallucinated=None if fitted.threshold is None else score >= fitted.threshold,
+        )
+        for question_id, key, label, score, probability in zip(
+            examples.question_ids,
+            examples.keys,
+            examples.labels.tolist(),
+            scores,
+            probabilities,
+            strict=True,
+        )
+    ]
+
+
+def _trace_numbers(index: Any, split: str) -> dict[str, int]:
+    """Return the trace number of each key of a split; none where there is no index."""
+    columns = getattr(index, "columns", {})
+    if "trace" not in columns:
+        return {}
+    rows = np.flatnonzero(columns["split"] == SPLITS.index(split))
+    return dict(zip(index.keys(rows), columns["trace"][rows].tolist(), strict=True))
+
+
+def _cell(value: object) -> object:
+    """Return a value as it stands in the file: nine digits, as many as float32 needs."""
+    if isinstance(value, float):
+        return f"{value:.9g}"
+    return int(value) if isinstance(value, bool) else value

@@ -1,0 +1,211 @@
+"""What a probe's weights are found by: ridge logistic regression, or gradient descent on a
+small network. Standardised inputs of one candidate in, weights and validation AUROC out.
+
+A candidate is first *screened*, cheaply and the same way for all, and the best of them then fitted
+with every penalty.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+from torch import Tensor, nn
+
+from wdsbench.detect.probe import MLPProbe
+from wdsbench.train.loop import seeded, torch_threads
+from wdsbench.train.metrics import auroc
+
+# Inverse ridge penalties tried. Inputs have unit spread; with hundreds of features and a few
+# thousand samples stronger penalties than scikit-learn's default of 1 are what generalises.
+PENALTIES = (0.003, 0.03, 0.3)
+SCREEN_PENALTY = 0.03
+# Attention has thousands of numbers, most of them alike: stronger ones still.
+ATTENTION_PENALTIES = (0.0003, 0.003, 0.03, 0.3)
+# Enough for the order of samples to settle; the last digits of the weights do not matter.
+ITERATIONS = 300
+
+# Of AdamW, one tried after the other; a step shrinks weights by LEARNING_RATE times this.
+WEIGHT_DECAYS = (0.1, 1.0)
+SCREEN_WEIGHT_DECAY = 1.0
+LEARNING_RATE = 2e-3
+MLP_BATCH = 64
+# A turn, after which validation is looked at, is an epoch, or more where there are few samples:
+# three steps tell nothing.
+TURN_STEPS = 16
+MLP_TURNS, MLP_PATIENCE = 40, 6
+# A screening costs the same whatever the number of samples; every n-th in the order of keys.
+SCREEN_TURNS, SCREEN_SAMPLES = 6, 4096
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Standardised inputs of a candidate, samples in the order of their keys.
+
+    Attributes:
+        train: float32 ``[n, F]``.
+        train_labels: float32 ``[n]``.
+        val: float32 ``[m, F]``.
+        val_labels: float32 ``[m]``.
+        name: Of the candidate; what is drawn at random depends on it.
+    """
+
+    train: NDArray[np.float32]
+    train_labels: NDArray[np.float32]
+    val: NDArray[np.float32]
+    val_labels: NDArray[np.float32]
+    name: str
+
+
+class Solver(Protocol):
+    """Finds a module's weights, all but its scale."""
+
+    def screen(self, rows: Rows) -> float:
+        """Return the validation AUROC that a first, cheap fit reaches."""
+        ...
+
+    def fit(self, rows: Rows, module: nn.Module) -> float:
+        """Leave the best weights in ``module`` and return the validation AUROC they reach."""
+        ...
+
+
+@dataclass(frozen=True)
+class LogisticSolver:
+    """Ridge logistic regression.
+
+    Attributes:
+        set_weights: Takes (module, weight float64 ``[F]``, bias).
+        penalties: Inverse penalties that `fit` chooses from.
+        balanced: Both classes weigh the same.
+    """
+
+    set_weights: Callable[[nn.Module, Tensor, float], None]
+    penalties: tuple[float, ...] = PENALTIES
+    balanced: bool = False
+
+    def screen(self, rows: Rows) -> float:
+        """Return the validation AUROC at `SCREEN_PENALTY`."""
+        return self._solve(rows, SCREEN_PENALTY)[0]
+
+    def fit(self, rows: Rows, module: nn.Module) -> float:
+        """Choose among the penalties on validation, the strongest of equals."""
+        best = -1.0
+        for penalty in self.penalties:
+            reached, weight, bias = self._solve(rows, penalty)
+            if reached > best:
+                best = reached
+                self.set_weights(module, weight, bias)
+        return best
+
+    def _solve(self, rows: Rows, penalty: float) -> tuple[float, Tensor, float]:
+        weights = "balanced" if self.balanced else None
+        model = LogisticRegression(C=penalty, max_iter=ITERATIONS, class_weight=weights)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            model.fit(rows.train, rows.train_labels)
+        reached = auroc(rows.val_labels, model.decision_function(rows.val))
+        weight = torch.from_numpy(np.asarray(model.coef_[0], dtype=np.float64))
+        return reached, weight, float(model.intercept_[0])
+
+
+@dataclass(frozen=True)
+class MLPSolver:
+    """AdamW on `MLPProbe`, stopped early on validation AUROC.
+
+    Attributes:
+        hidden: Units.
+        dropout: On them.
+        seed: With the candidate's name, of weights, order and dropout.
+        balanced: Both classes weigh the same.
+    """
+
+    hidden: int
+    dropout: float
+    seed: int
+    balanced: bool = False
+
+    def screen(self, rows: Rows) -> float:
+        """Return the best validation AUROC of a few turns over some of the samples."""
+        step = -(-len(rows.train) // SCREEN_SAMPLES)
+        some = replace(rows, train=rows.train[::step], train_labels=rows.train_labels[::step])
+        probe = MLPProbe(rows.train.shape[1], hidden=self.hidden, dropout=self.dropout)
+        return self._descend(some, probe, SCREEN_WEIGHT_DECAY, SCREEN_TURNS)
+
+    def fit(self, rows: Rows, module: nn.Module) -> float:
+        """Choose the weight decay and the turn on validation."""
+        assert isinstance(module, MLPProbe)
+        best, best_weights = -1.0, module.units.state_dict()
+        for decay in WEIGHT_DECAYS:
+            reached = self._descend(rows, module, decay, MLP_TURNS)
+            if reached > best:
+                best, best_weights = reached, copy.deepcopy(module.units.state_dict())
+        module.units.load_state_dict(best_weights)
+        return best
+
+    def _descend(self, rows: Rows, probe: MLPProbe, decay: float, turns: int) -> float:
+        """Train ``probe`` (all but its scale) from new weights, leave those of the best turn in it
+        and return their validation AUROC.
+        """
+        inputs, labels = torch.from_numpy(rows.train), torch.from_numpy(rows.train_labels)
+        val = torch.from_numpy(rows.val)
+        weights = _class_weights(labels) if self.balanced else torch.ones_like(labels)
+        best, best_turn, best_weights = -1.0, 0, probe.units.state_dict()
+        with seeded(self.seed, rows.name), torch_threads(probe):
+            for layer in probe.units:
+                if isinstance(layer, nn.Linear):
+                    layer.reset_parameters()
+            optimizer = torch.optim.AdamW(_parameter_groups(probe.units, decay), lr=LEARNING_RATE)
+            for turn in range(turns):
+                probe.train()
+                for chosen in _draws(len(labels)):
+                    logits = probe.of_standardised(inputs[chosen])
+                    loss = nn.functional.binary_cross_entropy_with_logits(
+                        logits, labels[chosen], weight=weights[chosen]
+                    )
+                    optimizer.zero_grad(set_to_none=True)
+                    loss.backward()  # type: ignore[no-untyped-call]
+                    optimizer.step()
+                probe.eval()
+                with torch.inference_mode():
+                    reached = auroc(rows.val_labels, probe.of_standardised(val).numpy())
+                if reached > best:
+                    best, best_turn = reached, turn
+                    best_weights = copy.deepcopy(probe.units.state_dict())
+                elif turn - best_turn >= MLP_PATIENCE:
+                    break
+        probe.units.load_state_dict(best_weights)
+        return best
+
+
+def _draws(count: int) -> Iterator[Tensor]:
+    """Yield the samples of one turn's steps: each as often, but for the end of a turn."""
+    steps, per_epoch = 0, -(-count // MLP_BATCH)
+    while steps < max(TURN_STEPS, per_epoch):
+        for chosen in torch.split(torch.randperm(count), MLP_BATCH):
+            yield chosen
+            steps += 1
+
+
+def _class_weights(labels: Tensor) -> Tensor:
+    """Return weights of mean 1 by which both classes weigh the same; ones where there is one."""
+    share = labels.mean()
+    if share in (0, 1):
+        return torch.ones_like(labels)
+    return torch.where(labels == 1, 0.5 / share, 0.5 / (1 - share))
+
+
+def _parameter_groups(units: nn.Module, decay: float) -> list[dict[str, Any]]:
+    """Return the optimiser's groups: matrices decay, biases do not."""
+    weights = list(units.parameters())
+    return [
+        {"params": [w for w in weights if w.dim() > 1], "weight_decay": decay},
+        {"params": [w for w in weights if w.dim() <= 1], "weight_decay": 0.0},
+    ]
