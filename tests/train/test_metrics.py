@@ -78,13 +78,63 @@ def test_calibration_error_of_literals() -> None:
         metrics.calibration_error([0, 1], [0.0, 1.5])
 
 
+def test_reliability_bins_of_literals() -> None:
+    found = metrics.reliability_bins([1, 0, 1, 1], [0.1, 0.3, 0.9, 1.0], bins=4)
+    assert found.count.tolist() == [1, 1, 0, 2]
+    np.testing.assert_allclose(found.probability, [0.1, 0.3, np.nan, 0.95])
+    np.testing.assert_allclose(found.share, [1, 0, np.nan, 1])
+    with pytest.raises(ValueError, match="sigmoid"):
+        metrics.reliability_bins([0, 1], [-0.1, 0.5])
+
+
+def test_calibration_error_is_the_gap_of_the_bins() -> None:
+    generator = np.random.default_rng(0)
+    probabilities = generator.random(400)
+    labels = generator.random(400) < probabilities**2
+    place = np.minimum((probabilities * 15).astype(int), 14)
+    gaps = [
+        np.sum(place == b) * abs(np.mean(labels[place == b]) - np.mean(probabilities[place == b]))
+        for b in np.unique(place)
+    ]
+    assert metrics.calibration_error(labels, probabilities) == pytest.approx(sum(gaps) / 400)
+
+
+def test_brier_score_of_literals() -> None:
+    assert metrics.brier_score([0, 1], [0.2, 0.9]) == pytest.approx((0.04 + 0.01) / 2)
+    assert metrics.brier_score([0, 1], [0.0, 1.0]) == 0
+    with pytest.raises(ValueError, match=r"1 probabilities lie outside \[0, 1\], the first is 1.5"):
+        metrics.brier_score([0, 1], [0.0, 1.5])
+
+
 def test_sigmoid_survives_large_logits() -> None:
     assert metrics.sigmoid([-1e4, 0.0, 1e4]).tolist() == [0.0, 0.5, 1.0]
+    # Small probabilities keep their digits: they are not ties.
+    np.testing.assert_allclose(metrics.sigmoid([-40.0, -41.0]), np.exp([-40.0, -41.0]), rtol=1e-12)
+
+
+def test_logits_come_back_from_probabilities() -> None:
+    logits = np.linspace(-36, 20, 57)
+    np.testing.assert_allclose(metrics.logits_of(metrics.sigmoid(logits)), logits, rtol=1e-7)
+    ends = metrics.logits_of([0.0, 1e-300, 1.0])
+    assert np.isfinite(ends).all()
+    assert ends[0] == ends[1] == -ends[2]
+    assert ends[2] == pytest.approx(53 * math.log(2))
+    for bad in (-0.1, 1.1, math.nan):
+        with pytest.raises(ValueError, match="sigmoid"):
+            metrics.logits_of([0.5, bad])
 
 
 @pytest.mark.parametrize("label", [0, 1])
 @pytest.mark.parametrize(
-    "metric", [metrics.auroc, metrics.auprc, metrics.best_threshold, metrics.false_positive_rate]
+    "metric",
+    [
+        metrics.auroc,
+        metrics.auprc,
+        metrics.best_threshold,
+        metrics.false_positive_rate,
+        metrics.calibration_error,
+        metrics.brier_score,
+    ],
 )
 def test_one_class_is_refused(metric: object, label: int) -> None:
     assert callable(metric)

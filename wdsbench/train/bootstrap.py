@@ -1,22 +1,29 @@
-"""Bootstrap intervals of AUROC and of differences between detectors on the same samples.
+"""Bootstrap intervals of AUROC, of AUPRC and of differences in AUROC on the same samples.
 
 Resampling is stratified: hallucinated and right samples are drawn apart, each with replacement, so
 that every resample has the classes' sizes of the data (AUROC is a two-sample statistic, and a
 resample of one class has none). Intervals are percentile intervals. The same seed draws the same
 samples for every detector: that is what makes differences paired.
 
-Cost: ``O(resamples * n)`` after one sort; 2,000 resamples of 600 samples take some 20 ms.
+What is resampled are test samples: an interval says how far a figure would move with other samples
+of the same kind. What another training of the same detector would give is not in it: give the
+scores of several trainings and compare their spread (`wdsbench.train.seeds`).
+
+Cost: ``O(resamples * n)`` a detector after one sort; on a busy core 2,000 resamples of 600 samples
+take 0.1 s, of 5,000 samples 0.7 s, for AUROC, AUPRC and all differences together. In simulations of
+80 positives and 160 negatives, 95 % intervals held the true AUROC in 93 % of the cases, the true
+difference of two detectors in 95 %, the true AUPRC in 92 %: a little less than they say.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from wdsbench.train.metrics import auroc, checked
+from wdsbench.train.metrics import auprc, auroc, checked
 
 # Counts of one chunk of resamples: 4 M int64 are 32 MB, whatever the number of samples.
 CHUNK_COUNTS = 4_000_000
@@ -31,6 +38,78 @@ class Interval:
     high: float
 
 
+@dataclass(frozen=True)
+class Comparison:
+    """Detectors on the same resamples; see `compare`.
+
+    Attributes:
+        auroc: By name.
+        auprc: By name.
+        draws: By name float64 ``[resamples]``: the AUROC of each resample.
+        confidence: Of the intervals.
+    """
+
+    auroc: dict[str, Interval]
+    auprc: dict[str, Interval]
+    draws: dict[str, NDArray[np.float64]]
+    confidence: float
+
+    def difference(self, name: str, other: str) -> Interval:
+        """Return AUROC(name) - AUROC(other) with its paired interval."""
+        return _interval(
+            self.auroc[name].value - self.auroc[other].value,
+            self.draws[name] - self.draws[other],
+            self.confidence,
+        )
+
+
+def compare(
+    labels: ArrayLike,
+    scores: Mapping[str, ArrayLike],
+    *,
+    seed: int = 0,
+    resamples: int = 2000,
+    confidence: float = 0.95,
+) -> Comparison:
+    """Return every detector's AUROC and AUPRC with intervals, all over the same resamples.
+
+    Args:
+        labels: ``[n]`` of 0 and 1.
+        scores: By name ``[n]``, or ``[trainings, n]`` of one detector trained several times: its
+            figures then are means over the trainings, and so is each resample's.
+        seed: Of the resamples.
+        resamples: How many.
+        confidence: Of the intervals.
+
+    Raises:
+        DetectorError: Only one class is present.
+    """
+    truth = np.empty(0, np.bool_)
+    rows: dict[str, list[NDArray[np.float64]]] = {}
+    for name, given in scores.items():
+        rows[name] = []
+        for row in np.atleast_2d(np.asarray(given, dtype=np.float64)):
+            truth, values = checked(labels, row)
+            rows[name].append(values)
+    parts: dict[str, list[NDArray[np.float64]]] = {name: [] for name in rows}
+    if rows:
+        for counts in _resample_counts(truth, seed, resamples):
+            for name, own in rows.items():
+                parts[name].append(np.mean([_figures(truth, row, counts) for row in own], axis=0))
+    draws = {name: np.concatenate(part, axis=1) for name, part in parts.items()}
+
+    def intervals(figure: int) -> dict[str, Interval]:
+        metric = (auroc, auprc)[figure]
+        values = {name: np.mean([metric(truth, row) for row in own]) for name, own in rows.items()}
+        return {
+            name: _interval(float(value), draws[name][figure], confidence)
+            for name, value in values.items()
+        }
+
+    areas = {name: both[0] for name, both in draws.items()}
+    return Comparison(intervals(0), intervals(1), areas, confidence)
+
+
 def auroc_interval(
     labels: ArrayLike,
     scores: ArrayLike,
@@ -39,10 +118,9 @@ def auroc_interval(
     resamples: int = 2000,
     confidence: float = 0.95,
 ) -> Interval:
-    """Return the AUROC of ``scores`` with its interval."""
-    truth, values = checked(labels, scores)
-    draws = _auroc_of_resamples(truth, [values], seed, resamples)[0]
-    return _interval(auroc(truth, values), draws, confidence)
+    """Return the AUROC of ``scores`` ``[n]`` with its interval."""
+    found = compare(labels, {"it": scores}, seed=seed, resamples=resamples, confidence=confidence)
+    return found.auroc["it"]
 
 
 def paired_difference(
@@ -55,10 +133,14 @@ def paired_difference(
     confidence: float = 0.95,
 ) -> Interval:
     """Return AUROC(scores) - AUROC(other_scores) with its interval over the same resamples."""
-    truth, values = checked(labels, scores)
-    _, others = checked(labels, other_scores)
-    draws = _auroc_of_resamples(truth, [values, others], seed, resamples)
-    return _interval(auroc(truth, values) - auroc(truth, others), draws[0] - draws[1], confidence)
+    found = compare(
+        labels,
+        {"it": scores, "other": other_scores},
+        seed=seed,
+        resamples=resamples,
+        confidence=confidence,
+    )
+    return found.difference("it", "other")
 
 
 def weighted_auroc(
@@ -71,29 +153,40 @@ def weighted_auroc(
         scores: float64 ``[n]``.
         counts: int64 ``[R, n]``: how often each sample is in each resample.
     """
-    order = np.argsort(scores, kind="stable")
+    area, _ = _figures(truth, scores, counts)
+    return area
+
+
+def weighted_auprc(
+    truth: NDArray[np.bool_], scores: NDArray[np.float64], counts: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Return the average precision of R resamples, float64 ``[R]``; arguments as above."""
+    _, average = _figures(truth, scores, counts)
+    return average
+
+
+def _figures(
+    truth: NDArray[np.bool_], scores: NDArray[np.float64], counts: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return AUROC and average precision of R resamples, float64 ``[R]`` each."""
+    order = np.argsort(-scores, kind="stable")
     ranked = scores[order]
     starts = np.append(0, np.flatnonzero(np.diff(ranked)) + 1)  # first sample of each tied group
     counts, positive = counts[:, order], truth[order]
     positives = np.add.reduceat(counts * positive, starts, axis=1)
-    negatives = np.add.reduceat(counts * ~positive, starts, axis=1)
+    negatives = np.add.reduceat(counts, starts, axis=1) - positives
+    hits, alarms = np.cumsum(positives, axis=1), np.cumsum(negatives, axis=1)
+    all_hits, all_alarms = hits[:, -1:], alarms[:, -1:]
     # A positive beats the negatives of lower groups and half of those in its own: twice that is an
     # integer.
-    twice_beaten = 2 * np.cumsum(negatives, axis=1) - negatives
-    pairs = positives.sum(axis=1) * negatives.sum(axis=1)
-    result: NDArray[np.float64] = np.sum(positives * twice_beaten, axis=1) / (2.0 * pairs)
-    return result
-
-
-def _auroc_of_resamples(
-    truth: NDArray[np.bool_], scores: list[NDArray[np.float64]], seed: int, resamples: int
-) -> NDArray[np.float64]:
-    """Return float64 ``[len(scores), resamples]``; a column is one resample, for all scores."""
-    parts = [
-        np.stack([weighted_auroc(truth, values, counts) for values in scores])
-        for counts in _resample_counts(truth, seed, resamples)
-    ]
-    return np.concatenate(parts, axis=1)
+    twice_beaten = 2 * (all_alarms - alarms) + negatives
+    area: NDArray[np.float64] = np.sum(positives * twice_beaten, axis=1) / (
+        2.0 * (all_hits * all_alarms)[:, 0]
+    )
+    # A group that is not in a resample at all, nor any before it, adds no positives: 0 / 1.
+    precision = hits / np.maximum(hits + alarms, 1)
+    average: NDArray[np.float64] = np.sum(positives * precision, axis=1) / all_hits[:, 0]
+    return area, average
 
 
 def _resample_counts(

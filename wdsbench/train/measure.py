@@ -1,22 +1,24 @@
 """Outcomes of detectors to figures: everything is measured on the labelled test samples, nothing is
-chosen there.
+chosen there. A temperature that a detector lacks is fitted on validation.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wdsbench.train import metrics
-from wdsbench.train.bootstrap import auroc_interval, paired_difference
+from wdsbench.train.bootstrap import Comparison, Interval, compare
 from wdsbench.train.config import TrainConfig
 from wdsbench.train.fitted import FittedDetector
-from wdsbench.train.loop import FitResult
+from wdsbench.train.records import FitResult
 from wdsbench.train.results import DetectorResult, Difference
 from wdsbench.train.source import Examples
+from wdsbench.train.temperature import fit_temperature, scaled
+from wdsbench.view.plots import ReliabilityCurve
 
 BASELINE = "logprob_mean"
 
@@ -30,61 +32,148 @@ class Outcome:
         val_scores: float64 ``[n]`` of all validation samples, labelled or not.
         test_scores: The same of the test samples.
         fit: How it was trained; None where nothing was.
+        chosen: What was chosen on validation besides sign, threshold and epoch: layer, token, ...
     """
 
     fitted: FittedDetector
     val_scores: NDArray[np.float64]
     test_scores: NDArray[np.float64]
     fit: FitResult | None
+    chosen: Mapping[str, int | str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """How far probabilities can be taken at their word on the test split.
+
+    Attributes:
+        temperature: Fitted on validation.
+        ece: Expected calibration error of the probabilities as they are.
+        ece_scaled: After temperature scaling.
+        brier: Brier score of the probabilities as they are.
+        brier_scaled: After temperature scaling.
+    """
+
+    temperature: float
+    ece: float
+    ece_scaled: float
+    brier: float
+    brier_scaled: float
 
 
 def measure(
     outcomes: dict[str, Outcome], examples: dict[str, Examples], config: TrainConfig
 ) -> dict[str, DetectorResult]:
-    """Return the figures of every detector on the labelled test samples."""
+    """Return the figures of every detector on the labelled test samples.
+
+    Raises:
+        DetectorError: Validation or test has one class only.
+    """
     val, test = examples["val"], examples["test"]
-    labels = test.known_labels
-    options: dict[str, Any] = {
-        "seed": config.seed,
-        "resamples": config.resamples,
-        "confidence": config.confidence,
-    }
+    labels, counts = test.known_labels, test.counts()
+    comparison = compare(
+        labels,
+        {name: outcome.test_scores[test.known] for name, outcome in outcomes.items()},
+        seed=config.seed,
+        resamples=config.resamples,
+        confidence=config.confidence,
+    )
     val_auroc = {
         name: metrics.auroc(val.known_labels, outcome.val_scores[val.known])
         for name, outcome in outcomes.items()
     }
     best = max(val_auroc, key=val_auroc.__getitem__, default=None)
-
-    def difference(name: str, other: str | None) -> Difference | None:
-        if other is None or other == name or other not in outcomes:
-            return None
-        scores, others = (outcomes[n].test_scores[test.known] for n in (name, other))
-        found = paired_difference(labels, scores, others, **options)
-        return Difference(other, found.value, (found.low, found.high))
-
     results: dict[str, DetectorResult] = {}
     for name, outcome in outcomes.items():
-        scores, fitted = outcome.test_scores[test.known], outcome.fitted
+        scores, fitted, fit = outcome.test_scores[test.known], outcome.fitted, outcome.fit
         assert fitted.threshold is not None
-        interval = auroc_interval(labels, scores, **options)
         decided = metrics.at_threshold(labels, scores, fitted.threshold)
-        counts = test.counts()
+        found = calibration(outcome, examples) if fitted.calibrated else None
+        area, precision = comparison.auroc[name], comparison.auprc[name]
         results[name] = DetectorResult(
-            auroc=interval.value,
-            auroc_interval=(interval.low, interval.high),
-            auprc=metrics.auprc(labels, scores),
+            auroc=area.value,
+            auroc_interval=bounds(area),
+            auprc=precision.value,
+            auprc_interval=bounds(precision),
             f1=decided.f1,
             accuracy=decided.accuracy,
             threshold=fitted.threshold,
             fpr95=metrics.false_positive_rate(labels, scores),
-            ece=metrics.calibration_error(labels, scores) if fitted.calibrated else None,
+            ece=found.ece if found else None,
+            ece_scaled=found.ece_scaled if found else None,
+            brier=found.brier if found else None,
+            brier_scaled=found.brier_scaled if found else None,
+            temperature=found.temperature if found else None,
             n_pos=counts["n_pos"],
             n_neg=counts["n_neg"],
+            n_unlabelled=counts["n_unlabelled"],
             val_auroc=val_auroc[name],
             parameters=fitted.parameters,
-            epochs=len(outcome.fit.records) if outcome.fit else None,
-            seconds_per_epoch=outcome.fit.seconds_per_epoch if outcome.fit else None,
-            difference_to_logprob_mean=difference(name, BASELINE),
-            difference_to_best=difference(name, best),
+            epochs=len(fit.records) if fit else None,
+            best_epoch=fit.best_epoch if fit else None,
+            seconds_per_epoch=fit.seconds_per_epoch if fit else None,
+            sign=fitted.sign,
+            chosen=dict(outcome.chosen),
+            difference_to_logprob_mean=difference(comparison, name, BASELINE),
+            difference_to_best=difference(comparison, name, best),
         )
     return results
+
+
+def calibration(outcome: Outcome, examples: dict[str, Examples]) -> Calibration:
+    """Return the calibration of a detector whose scores are probabilities.
+
+    The temperature is the detector's own; where it has none yet, it is fitted.
+    """
+    val, test = examples["val"], examples["test"]
+    temperature = outcome.fitted.temperature
+    if temperature is None:
+        logits = metrics.logits_of(outcome.val_scores[val.known])
+        temperature = fit_temperature(logits, val.known_labels)
+    labels, before = test.known_labels, outcome.test_scores[test.known]
+    after = scaled(before, temperature)
+    return Calibration(
+        temperature=temperature,
+        ece=metrics.calibration_error(labels, before),
+        ece_scaled=metrics.calibration_error(labels, after),
+        brier=metrics.brier_score(labels, before),
+        brier_scaled=metrics.brier_score(labels, after),
+    )
+
+
+def reliability_curves(
+    outcomes: dict[str, Outcome], results: dict[str, DetectorResult], examples: dict[str, Examples]
+) -> list[ReliabilityCurve]:
+    """Return what `plot_reliability` draws of every detector that gives probabilities."""
+    test = examples["test"]
+    curves: list[ReliabilityCurve] = []
+    for name, outcome in outcomes.items():
+        result = results[name]
+        if result.temperature is None or result.ece is None or result.ece_scaled is None:
+            continue
+        before = outcome.test_scores[test.known]
+        after = scaled(before, result.temperature)
+        curves.append(
+            ReliabilityCurve(
+                name=name,
+                before=metrics.reliability_bins(test.known_labels, before),
+                after=metrics.reliability_bins(test.known_labels, after),
+                ece=result.ece,
+                ece_scaled=result.ece_scaled,
+                temperature=result.temperature,
+            )
+        )
+    return curves
+
+
+def difference(comparison: Comparison, name: str, other: str | None) -> Difference | None:
+    """Return ``name``'s AUROC minus ``other``'s; None where that is itself or was not run."""
+    if other is None or other == name or other not in comparison.auroc:
+        return None
+    found = comparison.difference(name, other)
+    return Difference(other, found.value, bounds(found))
+
+
+def bounds(interval: Interval) -> tuple[float, float]:
+    """Return an interval's ends."""
+    return interval.low, interval.high

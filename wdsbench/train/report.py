@@ -1,39 +1,66 @@
-"""Results as a table: on the terminal, and as Markdown."""
+"""Results for people: tables on the terminal, and all figures as Markdown.
+
+What a figure may be used for stands beside it: which interval holds what, which detectors cannot be
+told apart, which have no figures and why.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from wdsbench.files import write_whole
 from wdsbench.train.results import DetectorResult, Difference, Results
+from wdsbench.train.temperature import HIGHEST, LOWEST
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-_COLUMNS = (
-    "detector",
-    "AUROC",
-    "AUPRC",
-    "F1",
-    "accuracy",
-    "FPR@95",
-    "ECE",
-    "vs logprob_mean",
-    "n_pos/n_neg",
-)
+# Wider than any table: asked how much it needs, rich answers with at most what there is.
+_UNBOUNDED = 10_000
 
-#: Characters that all columns need side by side; on less they stand in two tables.
-_WIDE = 120
-_NARROW_COLUMNS = (
-    ("detector", "AUROC", "vs logprob_mean", "n_pos/n_neg"),
-    ("detector", "AUPRC", "F1", "accuracy", "FPR@95", "ECE"),
-)
+# Columns by their heading: what a cell says of a detector.
+_Columns = Mapping[str, Callable[[str, DetectorResult], str]]
+
+_NAME: _Columns = {"detector": lambda name, _: name}
+_AREA: _Columns = {"AUROC": lambda _, r: _with_interval(r.auroc, r.auroc_interval)}
+_SEEDS: _Columns = {"over seeds": lambda _, r: _over_seeds(r)}
+_SEEDS_BRIEF: _Columns = {"over seeds": lambda _, r: _over_seeds(r).partition(" ")[0]}
+_PRECISION: _Columns = {"AUPRC": lambda _, r: _with_interval(r.auprc, r.auprc_interval)}
+_COUNTS: _Columns = {"n_pos/n_neg": lambda _, r: f"{r.n_pos}/{r.n_neg}"}
+_DECISIONS: _Columns = {
+    "F1": lambda _, r: _number(r.f1),
+    "accuracy": lambda _, r: _number(r.accuracy),
+    "FPR@95": lambda _, r: _number(r.fpr95),
+}
+_CALIBRATION: _Columns = {
+    "ECE": lambda _, r: _number(r.ece),
+    "ECE / T": lambda _, r: _number(r.ece_scaled),
+    "Brier": lambda _, r: _number(r.brier),
+    "Brier / T": lambda _, r: _number(r.brier_scaled),
+}
+_DIFFERENCES: _Columns = {
+    "vs best": lambda _, r: _difference(r.difference_to_best),
+    "vs logprob_mean": lambda _, r: _difference(r.difference_to_logprob_mean),
+}
+_COST: _Columns = {
+    "parameters": lambda _, r: f"{r.parameters:,}",
+    "epochs": lambda _, r: "-" if r.epochs is None else f"{r.epochs:.4g}",
+    "best epoch": lambda _, r: "-" if r.best_epoch is None else f"{r.best_epoch + 1:.4g}",
+    "seconds per epoch": lambda _, r: _seconds(r.seconds_per_epoch),
+}
+_CHOICES: _Columns = {
+    "AUROC on validation": lambda _, r: _number(r.val_auroc),
+    "threshold": lambda _, r: f"{r.threshold:.4g}",
+    "sign": lambda _, r: "-" if r.sign is None else f"{r.sign:+d}",
+    "T": lambda _, r: "-" if r.temperature is None else f"{r.temperature:.3f}",
+    "chosen": lambda _, r: ", ".join(f"{k} {v}" for k, v in r.chosen.items()) or "-",
+}
 
 
-def results_table(results: Results, columns: Sequence[str] = _COLUMNS) -> Table:
+def results_table(results: Results, columns: _Columns) -> Table:
     """Return the detectors' figures as a table, the highest AUROC in bold."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
@@ -47,47 +74,75 @@ def results_table(results: Results, columns: Sequence[str] = _COLUMNS) -> Table:
     top = max((result.auroc for result in results.detectors.values()), default=None)
     for name, result in results.detectors.items():
         style = "bold" if result.auroc == top else ""
-        cells = dict(zip(_COLUMNS, _cells(name, result), strict=True))
-        table.add_row(*(Text(cells[column]) for column in columns), style=style)
+        table.add_row(*(Text(cell(name, result)) for cell in columns.values()), style=style)
     return table
 
 
 def print_results(results: Results, console: Console) -> None:
-    """Print the table (two where the console is narrow), and each detector that was not available
-    with its reason.
+    """Print the figures (several tables where the console is narrow), what they say, and each
+    detector that was not available with its reason.
     """
+    from rich.measure import Measurement
     from rich.text import Text
 
+    seeds = _SEEDS_BRIEF if _trainings(results) else {}
+    calibration = {name: _CALIBRATION[name] for name in ("ECE", "ECE / T")}
+    narrow: list[_Columns] = [
+        {**_NAME, **_AREA, **seeds, **_PRECISION},
+        {**_NAME, **_DIFFERENCES},
+        {**_NAME, **_DECISIONS, **calibration, **_COUNTS},
+    ]
+    wide: _Columns = {
+        **_NAME,
+        **_AREA,
+        **seeds,
+        **_PRECISION,
+        **_DECISIONS,
+        **calibration,
+        **_DIFFERENCES,
+        **_COUNTS,
+    }
     console.print("Detectors on the test split", style="bold")
-    for columns in (_COLUMNS,) if console.width >= _WIDE else _NARROW_COLUMNS:
-        console.print(results_table(results, columns))
-    console.print(Text(_caption(results)))
+    table = results_table(results, wide)
+    unbounded = console.options.update(max_width=_UNBOUNDED)
+    if Measurement.get(console, unbounded, table).maximum <= console.width:
+        console.print(table)
+    else:
+        for columns in narrow:
+            console.print(results_table(results, columns))
+    for line in (*verdict(results), *_about_seeds(results), *_about_figures(results)):
+        console.print(Text(line))
     for name, reason in results.not_available.items():
         console.print(Text(f"{name}: {reason}"))
 
 
 def markdown(results: Results) -> str:
-    """Return the results as Markdown."""
-    lines = [
-        "# Detectors on the test split",
-        "",
-        f"| {' | '.join(_COLUMNS)} |",
-        f"|{'|'.join(['---'] + ['---:'] * (len(_COLUMNS) - 1))}|",
-    ]
-    lines += [f"| {' | '.join(_cells(*item))} |" for item in results.detectors.items()]
-    lines += ["", _caption(results), ""]
+    """Return the results as Markdown, every figure of ``results.json`` in it."""
+    lines = ["# Detectors on the test split", ""]
+    if results.detectors:
+        seeds = _SEEDS if _trainings(results) else {}
+        first = {**_NAME, **_AREA, **seeds, **_PRECISION, **_DECISIONS, **_CALIBRATION, **_COUNTS}
+        lines += [*_markdown_table(results, first), *_paragraphs(_about_figures(results))]
+        lines += _paragraphs(_about_seeds(results))
+        lines += ["## Against the best on validation", ""]
+        lines += _markdown_table(results, {**_NAME, **_DIFFERENCES})
+        lines += _paragraphs(verdict(results))
+        lines += ["## Cost and what was chosen on validation", ""]
+        lines += _markdown_table(results, {**_NAME, **_COST, **_CHOICES})
+        lines += _paragraphs(_about_choices(results))
     if results.not_available:
-        lines += ["Without figures:", ""]
+        lines += ["## Without figures", ""]
         lines += [f"- `{name}`: {reason}" for name, reason in results.not_available.items()]
         lines.append("")
     splits = results.dataset.get("splits", {})
     if splits:
+        lines += ["## Samples", ""]
         lines += ["| split | hallucinated | right | unlabelled |", "|---|---:|---:|---:|"]
         lines += [
             f"| {split} | {counts['n_pos']} | {counts['n_neg']} | {counts['n_unlabelled']} |"
             for split, counts in splits.items()
         ]
-        lines.append("")
+        lines += ["", "Unlabelled samples are scored, but are in none of the figures.", ""]
     return "\n".join(lines)
 
 
@@ -96,19 +151,132 @@ def write_markdown(results: Results, path: Path) -> None:
     write_whole(path, markdown(results).encode())
 
 
-def _cells(name: str, result: DetectorResult) -> tuple[str, ...]:
-    low, high = result.auroc_interval
-    return (
-        name,
-        f"{result.auroc:.3f} [{low:.3f}, {high:.3f}]",
-        f"{result.auprc:.3f}",
-        f"{result.f1:.3f}",
-        f"{result.accuracy:.3f}",
-        f"{result.fpr95:.3f}",
-        "-" if result.ece is None else f"{result.ece:.3f}",
-        _difference(result.difference_to_logprob_mean),
-        f"{result.n_pos}/{result.n_neg}",
-    )
+def verdict(results: Results) -> list[str]:
+    """Return in sentences which detectors can be told from the best one on validation, and which
+    not; nothing where there is nothing to compare.
+    """
+    best = results.best
+    differences = {
+        name: result.difference_to_best
+        for name, result in results.detectors.items()
+        if result.difference_to_best is not None
+    }
+    if best is None or not differences:
+        return []
+    groups: dict[str, list[str]] = {"same": [], "worse": [], "better": []}
+    for name, difference in differences.items():
+        low, high = difference.interval
+        groups["worse" if high < 0 else "better" if low > 0 else "same"].append(name)
+    confidence = f"{100 * results.confidence:g} %"
+    figures = results.detectors[best]
+    lines = [
+        f"Best on validation: {best} (AUROC {figures.val_auroc:.3f} there, {figures.auroc:.3f} on "
+        "test).",
+        f"Not distinguishable from {best} at {confidence} confidence (the interval of the "
+        f"difference holds 0): {_list(groups['same'])}.",
+        f"Worse than {best}: {_list(groups['worse'])}.",
+    ]
+    if groups["better"]:
+        lines.append(
+            f"Better than {best} on test, though not on validation: {_list(groups['better'])}."
+        )
+    if len(differences) > 1:
+        lines.append(
+            f"Each of the {len(differences)} intervals stands alone; none is widened for the "
+            "number of comparisons."
+        )
+    return lines
+
+
+def _about_figures(results: Results) -> list[str]:
+    lines = [
+        f"[low, high]: {100 * results.confidence:g} % bootstrap intervals over test samples, "
+        "stratified by class; differences are AUROC minus the other's, paired. Epoch, layer, sign, "
+        "threshold and temperature are chosen on validation."
+    ]
+    if any(result.temperature is not None for result in results.detectors.values()):
+        lines.append(
+            "ECE: expected calibration error of probabilities; '/ T': after division of the logits "
+            "by the temperature T."
+        )
+    return lines
+
+
+def _about_seeds(results: Results) -> list[str]:
+    trainings = _trainings(results)
+    if not trainings:
+        return []
+    still = [
+        name
+        for name, result in results.detectors.items()
+        if result.seeds is not None and not result.seeds.varies
+    ]
+    lines = [
+        f"All figures are means over {trainings} trainings that differ in their seed alone. 'over "
+        "seeds' is the standard deviation of AUROC over them (the lowest to the highest): what "
+        "another training would change on the same test samples. The intervals are those of the "
+        "mean: what other test samples would change. Neither holds the other."
+    ]
+    if still and trainings > 1:
+        lines.append(f"Without spread, since nothing in them follows the seed: {_list(still)}.")
+    return lines
+
+
+def _about_choices(results: Results) -> list[str]:
+    lines = []
+    if any(result.best_epoch is not None for result in results.detectors.values()):
+        lines.append("Epochs count from 1; the best one's weights were kept.")
+    limits = [
+        name
+        for name, result in results.detectors.items()
+        if result.temperature is not None and not LOWEST < result.temperature < HIGHEST
+    ]
+    if limits:
+        lines.append(
+            f"T at its limit ({LOWEST:g} or {HIGHEST:g}) fits no probability: on validation the "
+            f"classes are separated without error, or the logits say nothing: {_list(limits)}."
+        )
+    return lines
+
+
+def _markdown_table(results: Results, columns: _Columns) -> list[str]:
+    def row(cells: Sequence[str]) -> str:
+        return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+    lines = [row(list(columns)), f"|{'|'.join(['---'] + ['---:'] * (len(columns) - 1))}|"]
+    lines += [
+        row([cell(name, result) for cell in columns.values()])
+        for name, result in results.detectors.items()
+    ]
+    return [*lines, ""]
+
+
+def _paragraphs(lines: list[str]) -> list[str]:
+    return [" ".join(lines), ""] if lines else []
+
+
+def _trainings(results: Results) -> int:
+    """Return over how many trainings the figures are means; 0: of one training, not repeated."""
+    return max((result.seeds.n for result in results.detectors.values() if result.seeds), default=0)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}" if value >= 1 else f"{value:.4f}"
+
+
+def _with_interval(value: float, interval: tuple[float, float] | None) -> str:
+    return f"{value:.3f}" + ("" if interval is None else " [{:.3f}, {:.3f}]".format(*interval))
+
+
+def _over_seeds(result: DetectorResult) -> str:
+    if result.seeds is None or "auroc" not in result.seeds.figures:
+        return "-"
+    spread = result.seeds.figures["auroc"]
+    return f"±{spread.std:.3f} ({spread.min:.3f} to {spread.max:.3f})"
 
 
 def _difference(difference: Difference | None) -> str:
@@ -118,9 +286,5 @@ def _difference(difference: Difference | None) -> str:
     return f"{difference.difference:+.3f} [{low:+.3f}, {high:+.3f}]"
 
 
-def _caption(results: Results) -> str:
-    confidence = results.config.get("confidence", 0.95)
-    return (
-        f"[low, high]: {100 * confidence:g} % bootstrap intervals, stratified; differences paired. "
-        "Epoch, layer, sign and threshold are chosen on validation."
-    )
+def _list(names: Sequence[str]) -> str:
+    return ", ".join(names) or "none"

@@ -12,6 +12,9 @@ from wdsbench.files import write_json
 
 RESULTS_NAME = "results.json"
 
+_INTERVALS = ("auroc_interval", "auprc_interval")
+_DIFFERENCES = ("difference_to_logprob_mean", "difference_to_best")
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -29,9 +32,47 @@ class Difference:
 
 
 @dataclass(frozen=True)
+class Spread:
+    """One figure over several trainings that differ in their seed alone.
+
+    Attributes:
+        mean: Over the trainings.
+        std: Sample standard deviation (divisor n - 1); 0 for one training.
+        min: The lowest.
+        max: The highest.
+    """
+
+    mean: float
+    std: float
+    min: float
+    max: float
+
+
+@dataclass(frozen=True)
+class SeedSpread:
+    """How much a detector's figures vary with the seed of its training, the test samples fixed.
+
+    Attributes:
+        n: Trainings.
+        figures: By the name that the figure has in `DetectorResult`.
+    """
+
+    n: int
+    figures: dict[str, Spread]
+
+    @property
+    def varies(self) -> bool:
+        """Whether any figure differs between seeds; nothing in a closed form follows a seed."""
+        return any(spread.min != spread.max for spread in self.figures.values())
+
+
+@dataclass(frozen=True)
 class DetectorResult:
-    """Figures of one detector on the test split; sign, threshold and epoch were chosen on
-    validation.
+    """Figures of one detector on the test split; sign, threshold, epoch, layer, token and
+    temperature were chosen on validation.
+
+    Where ``seeds`` is there, figures are means over several trainings, and intervals are those of
+    the mean: what other test samples would change, not what another training would.
 
     Attributes:
         auroc: Area under the ROC curve.
@@ -50,6 +91,18 @@ class DetectorResult:
         seconds_per_epoch: Of the training pass, likewise.
         difference_to_logprob_mean: Where that baseline was run too.
         difference_to_best: To the detector that was best on validation; None for that one itself.
+        auprc_interval: Bootstrap interval of ``auprc``. This and all below: None, or empty, in
+            files of versions that did not have it.
+        brier: Mean squared distance of probabilities from labels; None where there are none.
+        temperature: Divisor of the logits, fitted on validation; None where there are no
+            probabilities.
+        ece_scaled: ``ece`` after division by ``temperature``.
+        brier_scaled: ``brier`` after it.
+        n_unlabelled: Test samples without a label: scored, but in none of these figures.
+        sign: -1 where more of a closed form's quantity means right; None where seeds differ.
+        best_epoch: From 0; the epoch whose weights were kept.
+        chosen: What else was chosen on validation: layer, token, ...
+        seeds: Of a detector that was trained with several seeds.
     """
 
     auroc: float
@@ -64,10 +117,20 @@ class DetectorResult:
     n_neg: int
     val_auroc: float
     parameters: int
-    epochs: int | None = None
+    epochs: float | None = None
     seconds_per_epoch: float | None = None
     difference_to_logprob_mean: Difference | None = None
     difference_to_best: Difference | None = None
+    auprc_interval: tuple[float, float] | None = None
+    brier: float | None = None
+    temperature: float | None = None
+    ece_scaled: float | None = None
+    brier_scaled: float | None = None
+    n_unlabelled: int | None = None
+    sign: int | None = None
+    best_epoch: float | None = None
+    chosen: dict[str, int | str] = field(default_factory=dict)
+    seeds: SeedSpread | None = None
 
 
 @dataclass(frozen=True)
@@ -85,6 +148,16 @@ class Results:
     not_available: dict[str, str] = field(default_factory=dict)
     dataset: dict[str, Any] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def best(self) -> str | None:
+        """The detector with the highest validation AUROC, the first of equals; None of none."""
+        return max(self.detectors, key=lambda name: self.detectors[name].val_auroc, default=None)
+
+    @property
+    def confidence(self) -> float:
+        """Of the intervals."""
+        return float(self.config.get("confidence", 0.95))
 
     def as_json(self) -> dict[str, Any]:
         """Return the content of ``results.json``."""
@@ -127,19 +200,33 @@ def load_results(path: str | Path) -> Results:
 
 
 def _result_json(result: DetectorResult) -> dict[str, Any]:
-    value = {**vars(result), "auroc_interval": list(result.auroc_interval)}
-    for name in ("difference_to_logprob_mean", "difference_to_best"):
+    value = dict(vars(result))
+    for name in _INTERVALS:
+        value[name] = None if value[name] is None else list(value[name])
+    for name in _DIFFERENCES:
         difference: Difference | None = value.pop(name)
         if difference is not None:
             value[name] = {**vars(difference), "interval": list(difference.interval)}
+    seeds: SeedSpread | None = value.pop("seeds")
+    if seeds is not None:
+        figures = {name: dict(vars(spread)) for name, spread in seeds.figures.items()}
+        value["seeds"] = {"n": seeds.n, **figures}
     return value
 
 
 def _result(value: dict[str, Any]) -> DetectorResult:
-    value = {**value, "auroc_interval": _pair(value["auroc_interval"])}
-    for name in ("difference_to_logprob_mean", "difference_to_best"):
+    value = dict(value)
+    for name in _INTERVALS:
+        if value.get(name) is not None:
+            value[name] = _pair(value[name])
+    for name in _DIFFERENCES:
         if name in value:
             value[name] = Difference(**{**value[name], "interval": _pair(value[name]["interval"])})
+    if "seeds" in value:
+        figures = dict(value["seeds"])
+        n = figures.pop("n")
+        spreads = {name: Spread(**spread) for name, spread in figures.items()}
+        value["seeds"] = SeedSpread(n, spreads)
     return DetectorResult(**value)
 
 

@@ -1,21 +1,25 @@
-"""Plots of a run as PNG files: ROC curves, and loss and AUROC per epoch.
+"""Plots of a run as PNG files: ROC curves, reliability of probabilities, and loss and AUROC per
+epoch.
 
 Figures are made without pyplot: no window, no global state, safe in threads and on machines without
-a display.
+a display. Thirteen detectors in one picture can be told apart: legends stand beside the axes, every
+line has its own pair of colour and style.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from numpy.typing import ArrayLike, NDArray
 
 from wdsbench.files import atomic_file
@@ -23,8 +27,15 @@ from wdsbench.files import atomic_file
 # Okabe and Ito (2008): told apart with every common colour vision; yellow left out, too pale for
 # lines.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
-LINE_STYLES = ("-", "--", ":")
+LINE_STYLES = ("-", (0, (4, 1.5)), (0, (1, 1.2)))
+BEFORE, AFTER = "#D55E00", "#0072B2"
 DOTS_PER_INCH = 150
+# False positive rates at which curves of several trainings are averaged.
+GRID = 1001
+# Panels of the reliability plot side by side.
+PANEL_COLUMNS = 4
+# Losses this far apart are drawn on a logarithmic axis.
+WIDE_RATIO = 8.0
 
 
 @dataclass(frozen=True)
@@ -33,7 +44,8 @@ class RocCurve:
 
     Attributes:
         name: The detector.
-        scores: float ``[n]``, more meaning hallucinated.
+        scores: float ``[n]``, more meaning hallucinated; or ``[trainings, n]``: the mean curve is
+            drawn, whose area is the mean of theirs.
         auroc: Area under the curve.
         interval: Its bootstrap interval.
     """
@@ -44,24 +56,93 @@ class RocCurve:
     interval: tuple[float, float]
 
 
+class Bins(Protocol):
+    """Samples by their probability: how many, the mean probability, the share hallucinated.
+
+    All are ``[bins]``, over equal parts of [0, 1]; the latter two are NaN in empty bins.
+    """
+
+    @property
+    def count(self) -> NDArray[np.int64]: ...
+    @property
+    def probability(self) -> NDArray[np.float64]: ...
+    @property
+    def share(self) -> NDArray[np.float64]: ...
+
+
+@dataclass(frozen=True)
+class ReliabilityCurve:
+    """A detector's probabilities against what was, before and after temperature scaling.
+
+    Attributes:
+        name: The detector.
+        before: Bins of the probabilities as they are.
+        after: Bins of the scaled ones.
+        ece: Expected calibration error before.
+        ece_scaled: After.
+        temperature: Between the two.
+    """
+
+    name: str
+    before: Bins
+    after: Bins
+    ece: float
+    ece_scaled: float
+    temperature: float
+
+
 def plot_roc(path: Path, labels: ArrayLike, curves: Sequence[RocCurve]) -> Path:
     """Draw ROC curves over the same ``labels`` (``[n]`` of 0 and 1) and return ``path``."""
-    from sklearn.metrics import roc_curve
-
     truth = np.asarray(labels)
-    figure, (axes,) = _figure(6.4, 6.4, columns=1)
+    figure, (axes,) = _figure(10.4, 6.4, columns=1)
     axes.plot([0, 1], [0, 1], color="0.7", linewidth=1, linestyle=(0, (4, 4)))
-    for place, curve in enumerate(sorted(curves, key=lambda curve: -curve.auroc)):
-        false_rate, true_rate, _ = roc_curve(truth, curve.scores)
+    width = max((len(curve.name) for curve in curves), default=0)
+    # The best is drawn last, on top; the legend begins with it.
+    ranked = sorted(curves, key=lambda curve: -curve.auroc)
+    for place, curve in enumerate(ranked):
         low, high = curve.interval
-        label = f"{curve.name}  {curve.auroc:.3f} [{low:.3f}, {high:.3f}]"
-        axes.plot(false_rate, true_rate, linewidth=1.8, label=label, **_look(place))
+        label = f"{curve.name:<{width}}  {curve.auroc:.3f} [{low:.3f}, {high:.3f}]"
+        look = {"linewidth": 1.8, "zorder": 3 + len(ranked) - place, **_look(place)}
+        axes.plot(*_roc(truth, curve.scores), label=label, **look)
     axes.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.01), aspect="equal")
     axes.set_xlabel("false positive rate (right answers called hallucinated)")
     axes.set_ylabel("true positive rate (hallucinations found)")
     positives = int(np.count_nonzero(truth))
     axes.set_title(f"Test split: {positives} hallucinated, {truth.size - positives} right")
-    axes.legend(loc="lower right", title="AUROC [bootstrap interval]", prop={"size": 9})
+    _legend_beside(axes, "AUROC [bootstrap interval]")
+    return _save(figure, path)
+
+
+def plot_reliability(path: Path, curves: Sequence[ReliabilityCurve]) -> Path:
+    """Draw, a panel a detector, what probabilities promise against what came; return ``path``.
+
+    Points on the diagonal keep their word. A point's area grows with its samples; the bars below
+    are the samples themselves. Curves must not be empty.
+    """
+    if not curves:
+        raise ValueError("no curve to draw: no detector of the run gives probabilities")
+    columns = min(PANEL_COLUMNS, len(curves))
+    rows = math.ceil(len(curves) / columns)
+    figure = Figure(figsize=(3.1 * columns if columns > 1 else 4.6, 4.4 * rows + 0.6))
+    FigureCanvasAgg(figure)
+    figure.set_layout_engine("constrained", h_pad=0.09)
+    grid = figure.add_gridspec(rows * 2, columns, height_ratios=[3, 1] * rows)
+    for place, curve in enumerate(curves):
+        row, column = divmod(place, columns)
+        above = figure.add_subplot(grid[2 * row, column])
+        below = figure.add_subplot(grid[2 * row + 1, column], sharex=above)
+        _reliability_panel(above, below, curve)
+        if column == 0:
+            above.set_ylabel("share hallucinated")
+            below.set_ylabel("samples")
+        below.set_xlabel("probability of being hallucinated")
+    handles = [
+        Line2D([], [], color=BEFORE, linestyle="--", marker="o", markerfacecolor="white"),
+        Line2D([], [], color=AFTER, marker="o"),
+    ]
+    names = ["as trained", "divided by T (fitted on validation)"]
+    note = "a point's area grows with the samples in its bin"
+    figure.legend(handles, names, loc="outside upper center", ncols=2, frameon=False, title=note)
     return _save(figure, path)
 
 
@@ -72,35 +153,113 @@ def plot_training(path: Path, records: Sequence[Mapping[str, Any]]) -> Path:
         path: Of the PNG.
         records: Lines of ``metrics.jsonl``: detector, epoch, loss, val_auroc.
     """
-    figure, (left, right) = _figure(11, 4.4, columns=2)
+    figure, (left, right) = _figure(13, 4.8, columns=2)
     names = list(dict.fromkeys(record["detector"] for record in records))
+    width = max((len(name) for name in names), default=0)
     for place, name in enumerate(names):
         own = [record for record in records if record["detector"] == name]
         epochs = [record["epoch"] + 1 for record in own]
         aurocs = [record["val_auroc"] for record in own]
         best = int(np.argmax(aurocs))
-        look = {"linewidth": 1.8, **_look(place)}
-        left.plot(epochs, [record["loss"] for record in own], label=name, **look)
-        right.plot(epochs, aurocs, label=f"{name}  {aurocs[best]:.3f} at {epochs[best]}", **look)
-        right.plot(epochs[best], aurocs[best], "o", color=look["color"], markersize=6)
-    left.set(xlabel="epoch", ylabel="training loss (cross-entropy)", title="Training loss")
+        look = {"linewidth": 1.6, **_look(place)}
+        # A single epoch is a point, not a line.
+        look["marker"] = "." if len(own) == 1 else ""
+        left.plot(epochs, [record["loss"] for record in own], **look)
+        label = f"{name:<{width}}  {aurocs[best]:.3f} at {epochs[best]:>2}"
+        right.plot(epochs, aurocs, label=label, **look)
+        right.plot(epochs[best], aurocs[best], "o", color=look["color"], markersize=6, zorder=4)
+    left.set(xlabel="epoch", ylabel="training loss", title="Training loss")
     right.set(xlabel="epoch", ylabel="validation AUROC", title="Validation AUROC")
     for axes in (left, right):
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    left.legend()
-    right.legend(title="best, kept (dot)")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    losses = [record["loss"] for record in records]
+    if losses and min(losses) > 0 and max(losses) / min(losses) > WIDE_RATIO:
+        left.set_yscale("log")
+        left.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        left.yaxis.set_minor_locator(NullLocator())
+        left.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    _legend_beside(right, "best epoch, kept (dot)")
     return _save(figure, path)
 
 
+def _roc(
+    truth: NDArray[Any], scores: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return false and true positive rates; of several trainings the mean at equal false ones."""
+    from sklearn.metrics import roc_curve
+
+    if np.ndim(scores) == 1:
+        false_rate, true_rate, _ = roc_curve(truth, scores)
+        return false_rate, true_rate
+    grid = np.linspace(0, 1, GRID)
+    curves = []
+    for row in scores:
+        false_rate, true_rate, _ = roc_curve(truth, row, drop_intermediate=False)
+        # Of points above each other the highest counts, as np.interp does from the right.
+        curves.append(np.interp(grid, false_rate, true_rate))
+    # Where the curves begin no rate is defined but 0: the step up at 0 belongs to the line.
+    return np.append(0, grid), np.append(0, np.mean(curves, axis=0))
+
+
+def _reliability_panel(above: Axes, below: Axes, curve: ReliabilityCurve) -> None:
+    for axes in (above, below):
+        _tidy(axes)
+    above.plot([0, 1], [0, 1], color="0.7", linewidth=1, linestyle=(0, (4, 4)))
+    bins = len(curve.before.count)
+    for found, colour, line, face in (
+        (curve.before, BEFORE, "--", "white"),
+        (curve.after, AFTER, "-", AFTER),
+    ):
+        filled = found.count > 0
+        x, y, count = found.probability[filled], found.share[filled], found.count[filled]
+        sizes = 6 + 80 * count / max(count.max(initial=1), 1)
+        # Faint: between bins of few samples the line goes up and down by chance.
+        above.plot(x, y, color=colour, linestyle=line, linewidth=1, alpha=0.45)
+        above.scatter(x, y, s=sizes, facecolor=face, edgecolor=colour, linewidth=1.2, zorder=3)
+    edges = np.linspace(0, 1, bins + 1)
+    below.stairs(curve.after.count, edges, fill=True, color=AFTER, alpha=0.35)
+    below.stairs(curve.before.count, edges, color=BEFORE, linewidth=1.3)
+    above.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03))
+    above.set_title(
+        f"{curve.name}\nECE {curve.ece:.3f} → {curve.ece_scaled:.3f}, T {curve.temperature:.2f}",
+        fontsize=9.5,
+    )
+    above.tick_params(labelbottom=False)
+    below.yaxis.set_major_locator(MaxNLocator(nbins=3, integer=True))
+    for axes in (above, below):
+        axes.tick_params(labelsize=8)
+
+
 def _figure(width: float, height: float, columns: int) -> tuple[Figure, list[Axes]]:
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = Figure(figsize=(width, height))
     FigureCanvasAgg(figure)
+    figure.set_layout_engine("constrained", w_pad=0.12)
     panels = [figure.add_subplot(1, columns, place + 1) for place in range(columns)]
     for axes in panels:
-        axes.grid(color="0.9", linewidth=0.8)
-        axes.set_axisbelow(True)
-        axes.spines[["top", "right"]].set_visible(False)
+        _tidy(axes)
     return figure, panels
+
+
+def _tidy(axes: Axes) -> None:
+    axes.grid(color="0.9", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _legend_beside(axes: Axes, title: str) -> None:
+    """Put the legend right of ``axes``, in letters of one width: its figures form columns."""
+    if not axes.get_legend_handles_labels()[0]:
+        return
+    axes.legend(
+        loc="upper left",
+        bbox_to_anchor=(1.02, 1),
+        borderaxespad=0,
+        title=title,
+        alignment="left",
+        frameon=False,
+        handlelength=3.2,
+        prop={"family": "DejaVu Sans Mono", "size": 8.5},
+    )
 
 
 def _look(place: int) -> dict[str, Any]:
@@ -113,5 +272,12 @@ def _save(figure: Figure, path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(path) as file:
         # No software version in the file: the same figures give the same bytes.
-        figure.savefig(file, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
+        figure.savefig(
+            file,
+            format="png",
+            dpi=DOTS_PER_INCH,
+            bbox_inches="tight",  # the legend beside the axes belongs to the picture
+            pad_inches=0.15,
+            metadata={"Software": None},
+        )
     return path
