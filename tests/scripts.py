@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -75,3 +76,42 @@ def open_files(*, collect: bool = True) -> int:
     if collect:
         gc.collect()
     return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def free_port() -> int:
+    """Return a TCP port that nobody listens on."""
+    with socket.socket() as listener:
+        listener.bind(("localhost", 0))
+        return int(listener.getsockname()[1])
+
+
+def rank_environments(ranks: int) -> list[dict[str, str]]:
+    """Return what a launcher sets for each of ``ranks`` processes on this machine."""
+    place = {
+        "WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": str(free_port()),
+        "OMP_NUM_THREADS": "1",
+    }
+    return [{**place, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
+
+
+def run_ranks(code: str, *arguments: object, ranks: int = 2) -> None:
+    """Run ``code`` as ``ranks`` processes that train together; all must end well."""
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, *map(str, arguments)],
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(TESTS), **environment},
+        )
+        for environment in rank_environments(ranks)
+    ]
+    try:
+        for process in processes:
+            _, err = process.communicate(timeout=HANGS_SECONDS)
+            assert process.returncode == 0, err
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()

@@ -107,6 +107,16 @@ class DetectorError(WdsbenchError):
     """A detector cannot be trained or scored on this data set (missing members, one class only)."""
 
 
+class RankError(WdsbenchError):
+    """Processes that train together did not meet, or one of them is gone."""
+
+
+class StoppedError(WdsbenchError):
+    """A signal asked a run to end; what it had done is saved."""
+
+    exit_code = 128 + 2  # as a shell says of SIGINT
+
+
 def _place(**parts: str | int | None) -> str:
     """Return ``"shard x.tar, member y.npy, byte 12: "`` from the parts that are known."""
     known = [f"{name} {value}" for name, value in parts.items() if value is not None]

@@ -17,8 +17,9 @@ from wdsbench.detect.scale import RunningMoments
 from wdsbench.errors import DetectorError
 from wdsbench.records import Batch
 from wdsbench.train.config import TrainConfig
-from wdsbench.train.loop import EpochRecord, FitResult, fit, score_batches, seeded
+from wdsbench.train.loop import FitData, fit, score_batches, seeded
 from wdsbench.train.metrics import auroc
+from wdsbench.train.records import EpochRecord, FitResult
 from wdsbench.train.source import read_examples
 
 QUICK = TrainConfig(epochs=12, batch_size=32, hidden=16, patience=4, learning_rate=3e-3)
@@ -50,14 +51,8 @@ def fit_once(
     with seeded(config.seed, name):
         module = spec.build(DetectorShape(3, 8, hidden=config.hidden, num_heads=num_heads))
         module.scale.set_moments(*moments.finish())  # type: ignore[union-attr, operator]
-        result = fit(
-            module,
-            spec.inputs,
-            loader(samples, name, "train", shuffle=1000),
-            val,
-            read_examples(val),
-            config,
-        )
+        train = loader(samples, name, "train", shuffle=1000)
+        result = fit(module, FitData(spec.inputs, train, val, read_examples(val)), config)
         test = loader(samples, name, "test")
         examples = read_examples(test)
         scores = examples.align(score_batches(module, spec.inputs, test))
@@ -80,7 +75,7 @@ def test_nothing_is_found_where_nothing_is(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["charm", "charm_no_edges", "charm_shuffled_edges"])
 def test_signal_in_the_place_of_edges_is_for_who_sees_places(name: str) -> None:
-    # Which mark goes with which strength is an exclusive or: nothing shows for some ten epochs.
+    # Which mark goes with which strength is an exclusive or: nothing shows at first.
     config = replace(QUICK, epochs=20, patience=20)
     _, _, found = fit_once(make_placed_samples(600, seed=11), name, config, num_heads=2)
     if name == "charm":
@@ -153,7 +148,7 @@ def test_unlabelled_samples_do_not_change_the_fit() -> None:
             module = spec.build(DetectorShape(3, 8, hidden=4, dropout=0.0))
             batches = kind(**{**vars(train)})
             config = replace(QUICK, epochs=2)
-            result = fit(module, spec.inputs, batches, val, read_examples(val), config)
+            result = fit(module, FitData(spec.inputs, batches, val, read_examples(val)), config)
         losses.append([record.loss for record in result.records])
     assert losses[0] == losses[1]
 
@@ -186,7 +181,7 @@ def test_penalty_of_labelled_samples_is_part_of_the_loss(batch_size: int) -> Non
     train.batch_size = batch_size
     detector = Fined()
     config = replace(QUICK, epochs=1, weight_decay=0.0)
-    result = fit(detector, spec.inputs, train, val, read_examples(val), config)
+    result = fit(detector, FitData(spec.inputs, train, val, read_examples(val)), config)
     assert result.records[0].loss == pytest.approx(25 + math.log(2), rel=0.02)
     assert detector.weight > 0
 
@@ -233,10 +228,7 @@ def test_epochs_reach_the_loader_and_the_callback() -> None:
 
     result = fit(
         spec.build(DetectorShape(3, 8, hidden=4)),
-        spec.inputs,
-        train,
-        val,
-        read_examples(val),
+        FitData(spec.inputs, train, val, read_examples(val)),
         replace(QUICK, epochs=3),
         on_epoch=seen.append,
         what="training x",

@@ -116,7 +116,13 @@ def test_checkpoints_score_as_the_run_did(done: tuple[Results, Path]) -> None:
         detector = load_detector(out / "checkpoints" / name)
         assert detector.threshold == results.detectors[name].threshold
         loader = FakeStore(SAMPLES)(
-            "x", split="test", **detector.spec.needs.arguments(), batch_size=7, shuffle=0, seed=0
+            "x",
+            split="test",
+            **detector.needs.arguments(),
+            layers=detector.layers,
+            batch_size=7,
+            shuffle=0,
+            seed=0,
         )
         for key, score in detector.scores(loader).items():
             assert score == pytest.approx(float(rows[key][name]), abs=1e-5)
@@ -139,6 +145,7 @@ def test_every_file_is_there_and_none_is_left_over(done: tuple[Results, Path]) -
         "metrics.jsonl",
         "roc.png",
         "curves.png",
+        "reliability.png",
         "checkpoints",
     }
     assert {path.name for path in out.iterdir()} == expected
@@ -267,6 +274,14 @@ def test_split_with_one_class_is_refused_before_anything_is_written(
     ):
         run(samples, ("length",), tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_question_in_two_splits_is_refused(tmp_path: Path) -> None:
+    train_sample = next(sample for sample in SAMPLES if sample.split == "train")
+    copy = replace(train_sample, split="test", key=train_sample.key.replace("-0", "-1"))
+    words = rf"question {copy.key[:-2]} stands in the splits train and test: pack again"
+    with pytest.raises(DetectorError, match=words):
+        run([*SAMPLES, copy], ("length",), tmp_path)
 
 
 def test_empty_split_is_refused(tmp_path: Path) -> None:

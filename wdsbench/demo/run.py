@@ -50,6 +50,7 @@ _RUN_FILES = {
     "metrics.jsonl": "loss and AUROC of every epoch",
     "roc.png": "ROC curves",
     "curves.png": "loss and AUROC over epochs",
+    "reliability.png": "what probabilities promise, and what came",
     "checkpoints": "the detectors, ready to score other traces",
 }
 

@@ -1,9 +1,13 @@
-"""Gradient descent on one detector: binary cross-entropy, AdamW, early stopping on validation
-AUROC.
+"""The fit of one detector: epochs of steps, early stopping on validation AUROC, saved as it goes.
 
-A detector that has a loss of its own besides (see `Penalised`) has it added, sample by sample.
-Samples without a label take no part in either loss or in AUROC. The loop keeps no tensor of a
-batch beyond the step that used it: batches may live in memory that is reused.
+A detector that has a loss of its own besides (see `step.Penalised`) has it added, sample by sample.
+Samples without a label take no part in either loss or in AUROC. The loop keeps no tensor of a batch
+beyond the step that used it: batches may live in memory that is reused.
+
+What the rest of a fit depends on (weights, optimiser, generators, place in the data, sums so far)
+is saved after every epoch and, where the loader can say where it stands, every
+``checkpoint_seconds`` within; a fit that goes on from there ends with the same weights, bit for bit
+on a CPU with the same threads and ranks.
 """
 
 from __future__ import annotations
@@ -12,19 +16,25 @@ import contextlib
 import copy
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import xxhash
 from torch import Tensor, nn
 
-from wdsbench.errors import DetectorError
-from wdsbench.progress import Progress, no_progress
+from wdsbench.errors import DetectorError, StoppedError
+from wdsbench.progress import Progress as Bar
+from wdsbench.progress import no_progress
 from wdsbench.records import Batch
 from wdsbench.train.config import TrainConfig
+from wdsbench.train.keeper import NOTHING_KEPT, Keeper
 from wdsbench.train.metrics import auroc
-from wdsbench.train.source import Examples, start_epoch
+from wdsbench.train.ranks import ALONE, Ranks
+from wdsbench.train.records import EpochRecord, FitResult
+from wdsbench.train.source import Examples, number_of_batches, start_epoch
+from wdsbench.train.state import FitState, Progress, load_optimizer, optimizer_tensors
+from wdsbench.train.step import Inputs, Signals, Stepper, autocast, moved
 
 # Below this, one thread of torch trains as fast as many, and a hundred times faster than many on a
 # busy machine, where each of some hundred operators a step waits for the slowest thread. Measured
@@ -32,75 +42,38 @@ from wdsbench.train.source import Examples, start_epoch
 # while other processes had work for both cores.
 SMALL_WEIGHTS = 1_000_000
 
-Inputs = Callable[[Batch], tuple[Tensor, ...]]
-
-
-@runtime_checkable
-class Penalised(Protocol):
-    """A detector with a loss of its own, which training adds to the cross-entropy."""
-
-    def forward_with_penalty(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (logits, penalty), float32 ``[B]`` each: the penalty of every sample by itself, so
-        that samples can be left out and neither batch size nor neighbours change its weight.
-        """
-        ...
-
 
 @dataclass(frozen=True)
-class EpochRecord:
-    """One line of ``metrics.jsonl``.
+class FitData:
+    """What a fit reads.
 
     Attributes:
-        epoch: From 0.
-        loss: Mean over the labelled training samples, the detector's own penalty included.
-        val_auroc: After the epoch.
-        seconds: Of the training pass, data included, validation not.
-        samples_per_second: Of the same pass.
-        best: Whether no earlier epoch had a better validation AUROC.
-        data: What the loader says its time was spent on; empty where it says nothing.
+        inputs: The detector's arguments of a batch.
+        train: Iterated once per epoch, told the epoch before.
+        val: Iterated once per epoch.
+        val_examples: Labels of the validation samples of all ranks.
+        positive_weight: Weight of hallucinated samples in the loss; None: 1.
     """
 
-    epoch: int
-    loss: float
-    val_auroc: float
-    seconds: float
-    samples_per_second: float
-    best: bool
-    data: str = ""
-
-
-@dataclass(frozen=True)
-class FitResult:
-    """What a fit leaves behind; the detector itself holds the best epoch's weights.
-
-    Attributes:
-        records: One per epoch that was run.
-        best_epoch: The epoch whose weights were kept.
-        unlabelled: Training samples per epoch that were left out for want of a label.
-    """
-
-    records: list[EpochRecord]
-    best_epoch: int
-    unlabelled: int
-
-    @property
-    def seconds_per_epoch(self) -> float:
-        """Mean seconds of a training pass."""
-        return sum(record.seconds for record in self.records) / len(self.records)
+    inputs: Inputs
+    train: Iterable[Batch]
+    val: Iterable[Batch]
+    val_examples: Examples
+    positive_weight: float | None = None
 
 
 def fit(
     detector: nn.Module,
-    inputs: Inputs,
-    train_batches: Iterable[Batch],
-    val_batches: Iterable[Batch],
-    val_examples: Examples,
+    data: FitData,
     config: TrainConfig,
     *,
     device: str = "cpu",
+    ranks: Ranks = ALONE,
+    keeper: Keeper = NOTHING_KEPT,
     on_epoch: Callable[[EpochRecord], None] | None = None,
+    on_resume: Callable[[list[EpochRecord]], None] | None = None,
     what: str = "training",
-    progress: Progress = no_progress,
+    progress: Bar = no_progress,
 ) -> FitResult:
     """Train ``detector`` in place and leave the best epoch's weights in it.
 
@@ -108,77 +81,249 @@ def fit(
     follow one seed.
 
     Args:
-        detector: On ``device`` afterwards, in evaluation mode.
-        inputs: The detector's arguments of a batch.
-        train_batches: Iterated once per epoch, told the epoch before.
-        val_batches: Iterated once per epoch.
-        val_examples: Labels of the validation samples.
-        config: epochs, patience, learning_rate, weight_decay and clip_norm are used.
+        detector: On ``device`` afterwards, in evaluation mode; the same on all ranks.
+        data: What it is trained and validated on.
+        config: Settings.
         device: Where to train.
-        on_epoch: Called after every epoch.
+        ranks: Who trains together.
+        keeper: Where the state is saved, and found again.
+        on_epoch: Called after every epoch that is run.
+        on_resume: Called once where a saved fit goes on, with the epochs that were run before.
         what: Name of the progress bar.
         progress: Draws it.
 
     Raises:
         DetectorError: No labelled sample, one class in validation, or the loss stopped being
-            finite.
+            finite. StoppedError: a signal asked for the end; the state is saved. RankError: another
+            rank is gone.
     """
     with torch_threads(detector, config.torch_threads):
-        return _fit(
+        work = _Fit(detector, data, config, device, ranks, keeper)
+        if on_resume is not None and work.progress.records:
+            on_resume(work.progress.records)
+        left = range(work.progress.epoch, config.epochs)
+        for epoch in progress(left, len(left), what):
+            if work.progress.finished:
+                break
+            record = work.run_epoch(epoch)
+            if on_epoch is not None:
+                on_epoch(record)
+            work.end_epoch()
+        return work.result()
+
+
+class _Fit:
+    """A fit under way."""
+
+    def __init__(
+        self,
+        detector: nn.Module,
+        data: FitData,
+        config: TrainConfig,
+        device: str,
+        ranks: Ranks,
+        keeper: Keeper,
+    ) -> None:
+        self.progress = Progress()
+        self._detector = detector.to(device)
+        self._data = data
+        self._config = config
+        self._device = device
+        self._ranks = ranks
+        self._keeper = keeper
+        self._stepper = Stepper(
             detector,
-            inputs,
-            train_batches,
-            val_batches,
-            val_examples,
+            data.inputs,
             config,
             device,
-            on_epoch,
-            progress(range(config.epochs), config.epochs, what),
+            ranks=ranks,
+            positive_weight=data.positive_weight,
+            total_steps=self._total_steps(),
         )
+        self._best_weights: dict[str, Tensor] = {}
+        self._unlabelled = 0
+        self._saved_at = time.monotonic()
+        state = keeper.load()
+        if state is not None:
+            self._go_on(state)
+        elif ranks.count > 1:  # the same weights, but not the same dropout
+            torch.manual_seed(torch.initial_seed() + (ranks.rank << 32))
 
-
-def _fit(
-    detector: nn.Module,
-    inputs: Inputs,
-    train_batches: Iterable[Batch],
-    val_batches: Iterable[Batch],
-    val_examples: Examples,
-    config: TrainConfig,
-    device: str,
-    on_epoch: Callable[[EpochRecord], None] | None,
-    epochs: Iterable[int],
-) -> FitResult:
-    detector.to(device)
-    optimizer = torch.optim.AdamW(
-        _parameter_groups(detector, config.weight_decay), lr=config.learning_rate
-    )
-    records: list[EpochRecord] = []
-    best_weights: dict[str, Any] = {}
-    best_auroc, best_epoch, unlabelled = -1.0, -1, 0
-    for epoch in epochs:
-        start_epoch(train_batches, epoch)
-        started = time.perf_counter()
-        loss, labelled, unlabelled = _train_epoch(
-            detector, inputs, train_batches, optimizer, config.clip_norm, device, epoch
-        )
-        seconds = time.perf_counter() - started
-        scores = score_batches(detector, inputs, val_batches, device, config.torch_threads)
-        val_auroc = auroc(val_examples.known_labels, val_examples.align(scores)[val_examples.known])
-        better = val_auroc > best_auroc
+    def run_epoch(self, epoch: int) -> EpochRecord:
+        """Train and validate an epoch, or what is left of it."""
+        train = self._data.train
+        start_epoch(train, epoch)
+        self._train()
+        done = self.progress
+        if done.labelled == 0:
+            raise DetectorError(
+                "no training sample has a label; score the traces and pack again with --scores"
+            )
+        mean = done.loss / done.labelled
+        if not abs(mean) < float("inf"):
+            raise DetectorError(
+                f"the loss of epoch {epoch} is {mean}; lower the learning rate, or pack again"
+            )
+        reached = self._validate()
+        better = reached > done.best_auroc
         if better:
-            best_auroc, best_epoch = val_auroc, epoch
-            best_weights = copy.deepcopy(detector.state_dict())
-        rate = (labelled + unlabelled) / max(seconds, 1e-9)
-        data = getattr(getattr(train_batches, "stats", None), "verdict", "")
-        record = EpochRecord(epoch, loss, val_auroc, seconds, rate, better, data)
-        records.append(record)
-        if on_epoch is not None:
-            on_epoch(record)
-        if epoch - best_epoch >= config.patience:
-            break
-    detector.load_state_dict(best_weights)
-    detector.eval()
-    return FitResult(records, best_epoch, unlabelled)
+            done.best_auroc, done.best_epoch = reached, epoch
+            self._best_weights = copy.deepcopy(self._detector.state_dict())
+        record = EpochRecord(
+            epoch=epoch,
+            loss=mean,
+            val_auroc=reached,
+            seconds=done.seconds,
+            samples_per_second=(done.labelled + done.unlabelled) / max(done.seconds, 1e-9),
+            best=better,
+            data=getattr(getattr(train, "stats", None), "verdict", ""),
+            step=done.step,
+            learning_rate=self._stepper.learning_rate(max(done.step - 1, 0)),
+        )
+        done.records.append(record)
+        self._unlabelled = done.unlabelled
+        return record
+
+    def end_epoch(self) -> None:
+        """Save, and say whether another epoch follows."""
+        done, config = self.progress, self._config
+        done.finished = (
+            done.epoch - done.best_epoch >= config.patience
+            or done.epoch + 1 == config.epochs
+            or (config.max_steps is not None and done.step >= config.max_steps)
+        )
+        done.next_epoch()
+        self._save()
+        if not done.finished and any(self._ranks.gather(self._keeper.stop_asked)):
+            self._stop()
+
+    def result(self) -> FitResult:
+        """Put the best weights into the detector and say how it went."""
+        self._detector.load_state_dict(self._best_weights)
+        self._detector.eval()
+        return FitResult(self.progress.records, self.progress.best_epoch, self._unlabelled)
+
+    def _train(self) -> None:
+        """Take the steps of the epoch, from where it stands."""
+        done, config = self.progress, self._config
+        self._detector.train()
+        total = torch.tensor(done.loss, dtype=torch.float64)
+        before, started = done.seconds, time.perf_counter()
+        if config.max_steps is not None and done.step >= config.max_steps:
+            return
+        for batch in self._data.train:
+            taken = self._stepper.step(batch, done.step, self._wanted())
+            total += taken.loss.to(total.device)
+            done.batches += 1
+            done.labelled += taken.labelled
+            done.unlabelled += taken.unlabelled
+            done.step += taken.labelled > 0
+            if (taken.signals.save or taken.signals.stop) and self._can_save:
+                done.loss, done.seconds = float(total), before + time.perf_counter() - started
+                self._save()
+            if taken.signals.stop:
+                self._stop()
+            if done.step == config.max_steps:
+                break
+        done.loss, done.seconds = float(total), before + time.perf_counter() - started
+
+    def _wanted(self) -> Signals:
+        due = time.monotonic() - self._saved_at >= self._config.checkpoint_seconds
+        save = due and self._ranks.is_first and self._keeper.keeps and self._can_save
+        return Signals(save=save, stop=self._keeper.stop_asked)
+
+    def _validate(self) -> float:
+        scored = self._ranks.together(
+            lambda: score_batches(
+                self._detector,
+                self._data.inputs,
+                self._data.val,
+                self._device,
+                self._config.torch_threads,
+                self._config,
+            )
+        )
+        examples = self._data.val_examples
+        scores = examples.align(merged(scored))
+        return auroc(examples.known_labels, scores[examples.known])
+
+    @property
+    def _can_save(self) -> bool:
+        """Whether the loader can say where in an epoch it stands."""
+        return hasattr(self._data.train, "state_dict")
+
+    def _save(self) -> None:
+        """Keep the state; all ranks take part, the first one writes."""
+        if not self._keeper.keeps:
+            return
+        mine = {"cpu": torch.get_rng_state()}
+        if self._device != "cpu":
+            mine["cuda"] = torch.cuda.get_rng_state(self._device)
+        everybody = self._ranks.gather(mine)
+        if self._ranks.is_first:
+            self._keeper.save(
+                self.progress,
+                weights=self._detector.state_dict(),
+                best_weights=self._best_weights,
+                moments=optimizer_tensors(self._stepper.optimizer),
+                generators={
+                    f"{rank}.{kind}": state
+                    for rank, states in enumerate(everybody)
+                    for kind, state in states.items()
+                },
+                loader=self._loader_state(),
+            )
+        self._saved_at = time.monotonic()
+
+    def _loader_state(self) -> dict[str, Any] | None:
+        if not self._can_save:
+            return None
+        if self.progress.batches == 0:  # between epochs: the next one from its start
+            start_epoch(self._data.train, self.progress.epoch)
+        found: dict[str, Any] = self._data.train.state_dict()  # type: ignore[attr-defined]
+        return found
+
+    def _go_on(self, state: FitState) -> None:
+        self.progress = state.progress
+        self._detector.load_state_dict(state.weights)
+        self._best_weights = {
+            name: tensor.to(self._device) for name, tensor in state.best_weights.items()
+        }
+        load_optimizer(self._stepper.optimizer, state.moments)
+        torch.set_rng_state(state.generators[f"{self._ranks.rank}.cpu"])
+        on_gpu = state.generators.get(f"{self._ranks.rank}.cuda")
+        if self._device != "cpu" and on_gpu is not None:
+            torch.cuda.set_rng_state(on_gpu, self._device)
+        if state.loader is not None and self._can_save:
+            self._data.train.load_state_dict(state.loader)  # type: ignore[attr-defined]
+
+    def _stop(self) -> None:
+        raise StoppedError(
+            f"stopped by a signal in epoch {self.progress.epoch}, after step {self.progress.step};"
+            " go on with --resume"
+        )
+
+    def _total_steps(self) -> int | None:
+        if self._config.max_steps is not None:
+            return self._config.max_steps
+        steps = number_of_batches(self._data.train)
+        return None if steps is None else steps * self._config.epochs
+
+
+def merged(parts: Iterable[dict[str, float]]) -> dict[str, float]:
+    """Return the scores of all ranks as one.
+
+    Raises:
+        DetectorError: A sample came on two ranks.
+    """
+    found: dict[str, float] = {}
+    count = 0
+    for part in parts:
+        found.update(part)
+        count += len(part)
+    if len(found) != count:
+        raise DetectorError(f"{count - len(found)} samples came on two ranks; pack again")
+    return found
 
 
 def score_batches(
@@ -187,10 +332,11 @@ def score_batches(
     batches: Iterable[Batch],
     device: str = "cpu",
     threads: int | None = None,
+    config: TrainConfig | None = None,
 ) -> dict[str, float]:
     """Return the logit of every sample by its key; the detector is left in evaluation mode.
 
-    ``threads`` as in `torch_threads`.
+    ``threads`` as in `torch_threads`; of ``config`` the precision counts.
 
     Raises:
         DetectorError: A logit is not finite, or a sample came twice.
@@ -200,7 +346,11 @@ def score_batches(
     logits: list[Tensor] = []
     with torch.inference_mode(), torch_threads(detector, threads):
         for batch in batches:
-            logits.append(detector(*_moved(inputs(batch), device)))
+            if not len(batch):
+                continue  # another rank had one sample more
+            with autocast(config or TrainConfig(), device):
+                found = detector(*moved(inputs(batch), device))
+            logits.append(found.float())
             keys.extend(batch.keys)
     values: list[float] = torch.cat(logits).double().cpu().tolist() if logits else []
     scores = dict(zip(keys, values, strict=True))
@@ -213,11 +363,6 @@ def score_batches(
                 "extract its trace again and pack again"
             )
     return scores
-
-
-def record_json(record: EpochRecord, detector: str) -> dict[str, Any]:
-    """Return ``record`` as a line of ``metrics.jsonl``."""
-    return {"detector": detector, **asdict(record)}
 
 
 @contextlib.contextmanager
@@ -246,72 +391,3 @@ def torch_threads(detector: nn.Module, threads: int | None = None) -> Iterator[N
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _parameter_groups(detector: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Return the optimiser's groups: matrices decay, gains and biases do not."""
-    weights = list(detector.parameters())
-    return [
-        {"params": [w for w in weights if w.dim() > 1], "weight_decay": weight_decay},
-        {"params": [w for w in weights if w.dim() <= 1], "weight_decay": 0.0},
-    ]
-
-
-def _train_epoch(
-    detector: nn.Module,
-    inputs: Inputs,
-    batches: Iterable[Batch],
-    optimizer: torch.optim.Optimizer,
-    clip_norm: float,
-    device: str,
-    epoch: int,
-) -> tuple[float, int, int]:
-    """Return (mean loss, labelled samples, unlabelled samples) of one pass."""
-    detector.train()
-    total = torch.zeros((), dtype=torch.float64, device=device)
-    labelled = unlabelled = 0
-    for batch in batches:
-        known = ~torch.isnan(batch.label)
-        count = int(known.sum())
-        unlabelled += len(batch) - count
-        if count == 0:
-            continue
-        labelled += count
-        logits, penalty = _logits_and_penalty(detector, _moved(inputs(batch), device))
-        if count == len(batch):
-            target = batch.label.to(device, non_blocking=True)
-        else:
-            chosen = known.to(logits.device)
-            logits = logits[chosen]
-            penalty = None if penalty is None else penalty[chosen]
-            target = batch.label[known].to(device)
-        loss = nn.functional.binary_cross_entropy_with_logits(logits, target)
-        if penalty is not None:
-            loss = loss + penalty.mean()
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(detector.parameters(), clip_norm)
-        optimizer.step()
-        total += loss.detach() * count
-    if labelled == 0:
-        raise DetectorError(
-            "no training sample has a label; score the traces and pack again with --scores"
-        )
-    mean = float(total) / labelled
-    if not abs(mean) < float("inf"):
-        raise DetectorError(
-            f"the loss of epoch {epoch} is {mean}; lower the learning rate, or pack again"
-        )
-    return mean, labelled, unlabelled
-
-
-def _logits_and_penalty(
-    detector: nn.Module, arguments: tuple[Tensor, ...]
-) -> tuple[Tensor, Tensor | None]:
-    if isinstance(detector, Penalised):
-        return detector.forward_with_penalty(*arguments)
-    return detector(*arguments), None
-
-
-def _moved(arguments: tuple[Tensor, ...], device: str) -> tuple[Tensor, ...]:
-    return tuple(argument.to(device, non_blocking=True) for argument in arguments)

@@ -3,6 +3,7 @@
     results.json    figures of all detectors        scores.csv      test scores per sample
     metrics.jsonl   one line per epoch              report.md       the table
     roc.png         ROC curves                      curves.png      loss and AUROC per epoch
+    reliability.png what probabilities promise      state/NAME/     unfinished fits, see --resume
     checkpoints/NAME/   each detector, ready to score other traces
 
 Whatever is chosen (epoch, layer, sign, threshold, which detector counts as best) is chosen on
@@ -11,89 +12,83 @@ validation; the test split is read once per detector, at its end.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import io
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
-from wdsbench.detect.registry import (
-    DETECTOR_NAMES,
-    DetectorShape,
-    DetectorSpec,
-    LoaderNeeds,
-    detector_spec,
-)
-from wdsbench.detect.scale import RunningMoments, Standardise
+from wdsbench.detect.registry import DETECTOR_NAMES, DetectorSpec, LoaderNeeds, detector_spec
 from wdsbench.errors import DetectorError
 from wdsbench.files import remove_if_empty, write_whole
 from wdsbench.progress import Progress, no_progress
 from wdsbench.records import SPLITS
-from wdsbench.train import metrics
-from wdsbench.train.checkpoint import remove_detector, save_detector
-from wdsbench.train.config import TrainConfig
-from wdsbench.train.fitted import FittedDetector
-from wdsbench.train.loop import EpochRecord, FitResult, fit, record_json, seeded
-from wdsbench.train.measure import Outcome, measure
-from wdsbench.train.report import write_markdown
-from wdsbench.train.results import (
-    RESULTS_NAME,
-    Results,
-    write_results,
+from wdsbench.train.checkpoint import remove_detector
+from wdsbench.train.config import FREE_ON_RESUME, TrainConfig
+from wdsbench.train.device import choose_device
+from wdsbench.train.fitting import (
+    CHECKPOINTS_NAME,
+    STATES_NAME,
+    Run,
+    labels_digest,
+    run_detector,
 )
+from wdsbench.train.keeper import StopSwitch
+from wdsbench.train.log import METRICS_NAME, TENSORBOARD_NAME, MetricsLog
+from wdsbench.train.measure import Outcome, measure, reliability_curves
+from wdsbench.train.ranks import Ranks, open_ranks, rank_device
+from wdsbench.train.report import write_markdown
+from wdsbench.train.results import RESULTS_NAME, Results, load_results, write_results
 from wdsbench.train.source import (
     Examples,
     OpenLoader,
     Source,
     default_open_loader,
-    number_of_batches,
+    joined_examples,
     read_examples,
-    require_members,
 )
-from wdsbench.view.plots import RocCurve, plot_roc, plot_training
+from wdsbench.train.state import remove_state
+from wdsbench.view.plots import RocCurve, plot_reliability, plot_roc, plot_training
 
-METRICS_NAME = "metrics.jsonl"
 SCORES_NAME = "scores.csv"
 REPORT_NAME = "report.md"
 ROC_NAME = "roc.png"
 CURVES_NAME = "curves.png"
-CHECKPOINTS_NAME = "checkpoints"
-_FILE_NAMES = (RESULTS_NAME, REPORT_NAME, SCORES_NAME, METRICS_NAME, ROC_NAME, CURVES_NAME)
+RELIABILITY_NAME = "reliability.png"
+_FILE_NAMES = (
+    RESULTS_NAME,
+    REPORT_NAME,
+    SCORES_NAME,
+    METRICS_NAME,
+    ROC_NAME,
+    CURVES_NAME,
+    RELIABILITY_NAME,
+)
 
 
-@dataclass
-class _Run:
-    """What the detectors of a run share; ``index`` is the loader's, or None."""
+@dataclass(frozen=True)
+class Searched:
+    """Settings of one detector that a search has found.
 
-    source: Source
-    examples: dict[str, Examples]
-    index: Any
-    out: Path
-    metrics_file: IO[str]
-    progress: Progress
-    moments: tuple[Tensor, Tensor] | None = field(default=None)
+    Attributes:
+        settings: Fields of `TrainConfig` and their values.
+        trials: How many settings were tried.
+        val_auroc: What these reached on validation.
+    """
 
-    def input_moments(self) -> tuple[Tensor, Tensor]:
-        """Return mean and std of the last answer token's states, float32 ``[L, D]``, kept."""
-        if self.moments is None:
-            running = RunningMoments()
-            needs = LoaderNeeds(fields=("hidden",))
-            with self.source.batches("train", needs) as batches:
-                total = number_of_batches(batches)
-                for batch in self.progress(batches, total, "fitting the input scale"):
-                    assert batch.hidden is not None, "the loader was asked for hidden states"
-                    running.update(batch.hidden)
-            mean, std = running.finish()
-            self.moments = mean.cpu(), std.cpu()
-        return self.moments
+    settings: Mapping[str, Any]
+    trials: int
+    val_auroc: float
 
 
 def train(
@@ -103,9 +98,14 @@ def train(
     config: TrainConfig | None = None,
     progress: Progress = no_progress,
     open_loader: OpenLoader | None = None,
+    *,
+    resume: bool = False,
+    searched: Mapping[str, Searched] | None = None,
 ) -> Results:
     """Fit and evaluate ``detectors`` on the data set ``shards``, write everything into ``out`` and
     return the figures.
+
+    Under `torchrun` every rank calls this alike; all return the same, the first one writes.
 
     Args:
         shards: What the loader opens.
@@ -114,54 +114,146 @@ def train(
         config: Settings; None: the defaults.
         progress: Draws bars.
         open_loader: The loader's constructor; None: the project's own.
+        resume: Go on where an earlier run in ``out`` was stopped or killed; where there is none,
+            begin.
+        searched: By detector, settings that take the place of those in ``config``; they stand in
+            the results under ``config["search"]``.
 
     Raises:
-        ValueError: An unknown detector, or none; a device that is not there.
-        DetectorError: A split lacks a class, or no detector at all could be run (``results.json``
-            then says why).
+        ValueError: An unknown detector, or none; a device that is not there; settings for a
+            detector that is not trained.
+        DetectorError: A split lacks a class, no detector at all could be run (``results.json``
+            then says why), or the earlier run had other settings.
+        StoppedError: A signal (SIGINT, SIGTERM) asked for the end; the state is saved.
+        RankError: Another rank is gone.
     """
     specs = [detector_spec(name) for name in dict.fromkeys(detectors)]
     if not specs:
         raise ValueError("no detector was asked for")
     config = config or TrainConfig()
-    device = _device(config.device)
-    source = Source(shards, config, device, open_loader or default_open_loader())
+    searched = dict(searched or {})
+    if others := searched.keys() - {spec.name for spec in specs}:
+        raise ValueError(
+            f"settings were searched for {', '.join(sorted(others))}; it must be one of the"
+            f" detectors asked for: {', '.join(spec.name for spec in specs)}"
+        )
+    device = choose_device(rank_device(config.device))
+    switch = StopSwitch()
+    with (
+        open_ranks(device, config.rank_timeout_seconds) as ranks,
+        switch.listening(),
+        determinism(config.deterministic),
+    ):
+        source = Source(shards, config, device, open_loader or default_open_loader())
+        job = _Job(specs, source, Path(out), ranks, switch, resume, searched)
+        return job.run(progress if ranks.is_first else no_progress)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One call of `train` on one rank."""
+
+    specs: list[DetectorSpec]
+    source: Source
+    out: Path
+    ranks: Ranks
+    switch: StopSwitch
+    resume: bool
+    searched: Mapping[str, Searched] = field(default_factory=dict)
+
+    def run(self, progress: Progress) -> Results:
+        examples, index = read_splits(self.source, self.ranks, SPLITS)
+        settings: dict[str, Any] = {
+            **self.source.config.as_json(),
+            "device": self.source.device,
+            "ranks": self.ranks.count,
+            "detectors": [spec.name for spec in self.specs],
+        }
+        if self.searched:
+            settings["search"] = {name: asdict(found) for name, found in self.searched.items()}
+        if self.resume and (ended := _ended(self.out, settings)) is not None:
+            return ended
+        if self.ranks.is_first:
+            self.out.mkdir(parents=True, exist_ok=True)
+            remove_earlier(self.out, states=not self.resume)
+        self.ranks.gather(None)  # nobody writes before that is done
+        outcomes: dict[str, Outcome] = {}
+        not_available: dict[str, str] = {}
+        folder = self.out if self.ranks.is_first else None
+        with MetricsLog(folder, tensorboard=self.source.config.tensorboard) as log:
+            run = Run(
+                source=self.source,
+                examples=examples,
+                index=index,
+                out=self.out,
+                log=log,
+                progress=progress,
+                ranks=self.ranks,
+                switch=self.switch,
+                resume=self.resume,
+            )
+            for spec in self.specs:
+                try:
+                    outcomes[spec.name] = run_detector(spec, run.with_config(self._config(spec)))
+                except DetectorError as error:
+                    not_available[spec.name] = str(error)
+        results = Results(
+            detectors=measure(outcomes, examples, self.source.config),
+            not_available=not_available,
+            dataset=_dataset(self.source.shards, examples, index),
+            config=settings,
+        )
+        if self.ranks.is_first:
+            _write(results, outcomes, examples, self.out)
+            _remove_states(self.out)
+        if not outcomes:
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in not_available.items())
+            raise DetectorError(f"none of the detectors could be run: {reasons}")
+        return results
+
+    def _config(self, spec: DetectorSpec) -> TrainConfig:
+        """Return the settings of one detector."""
+        found = self.searched.get(spec.name)
+        config = self.source.config
+        return config if found is None else dataclasses.replace(config, **found.settings)
+
+
+def read_splits(
+    source: Source, ranks: Ranks, splits: Sequence[str]
+) -> tuple[dict[str, Examples], Any]:
+    """Return what is known of the samples of all ranks, by split, and the loader's index.
+
+    Raises:
+        DetectorError: A key occurs twice, a label is neither 0, 1 nor unknown, a question stands in
+            two splits, or a split lacks a class.
+    """
     examples: dict[str, Examples] = {}
     index: Any = None
-    for split in SPLITS:
+    for split in splits:
         with source.batches(split, LoaderNeeds()) as batches:
-            examples[split] = read_examples(batches)
+            parts = ranks.together(partial(read_examples, batches))
+            examples[split] = joined_examples(parts)
             index = getattr(batches, "index", None)
+    _require_own_questions(examples)
     _require_both_classes(examples)
+    return examples, index
 
-    folder = Path(out)
-    folder.mkdir(parents=True, exist_ok=True)
-    _remove_earlier(folder)
-    outcomes: dict[str, Outcome] = {}
-    not_available: dict[str, str] = {}
-    with (
-        (folder / METRICS_NAME).open("w", encoding="utf-8") as metrics_file,
-    ):
-        run = _Run(source, examples, index, folder, metrics_file, progress)
-        for spec in specs:
-            try:
-                outcomes[spec.name] = _run_detector(spec, run)
-            except DetectorError as error:
-                not_available[spec.name] = str(error)
-    results = Results(
-        detectors=measure(outcomes, examples, config),
-        not_available=not_available,
-        dataset=_dataset(shards, examples, index),
-        config={
-            **config.as_json(),
-            "device": device,
-            "detectors": [spec.name for spec in specs],
-        },
-    )
-    _write(results, outcomes, examples["test"], folder)
-    if not outcomes:
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in not_available.items())
-        raise DetectorError(f"none of the detectors could be run: {reasons}")
+
+def _ended(out: Path, settings: dict[str, Any]) -> Results | None:
+    """Return the results of a run that ended; None where it did not, or there is none.
+
+    Raises:
+        DetectorError: It ended with other settings.
+    """
+    if not (out / RESULTS_NAME).exists() or (out / STATES_NAME).exists():
+        return None
+    results = load_results(out)
+    for name in sorted({*settings, *results.config} - FREE_ON_RESUME):
+        if settings.get(name) != results.config.get(name):
+            raise DetectorError(
+                f"{out}: the run there has ended with {name} {results.config.get(name)!r}, and"
+                f" {settings.get(name)!r} is asked for; choose another --out, or leave --resume out"
+            )
     return results
 
 
@@ -171,27 +263,52 @@ def result_files(out: str | Path) -> list[Path]:
     return [place for place in places if place.exists()]
 
 
-def _device(asked: str | None) -> str:
-    """Return the device to train on; None: CUDA where there is a device, else the CPU."""
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    allowed = ["cpu", *(["cuda"] if gpus else []), *(f"cuda:{gpu}" for gpu in range(gpus))]
-    if asked is None:
-        return "cuda" if gpus else "cpu"
-    if asked not in allowed:
-        raise ValueError(
-            f"device is {asked!r}; allowed here: {', '.join(allowed)}"
-            + ("" if gpus else " (torch finds no GPU)")
-        )
-    return asked
+@contextlib.contextmanager
+def determinism(wanted: bool) -> Iterator[None]:
+    """Let torch refuse operators whose results differ between runs."""
+    if not wanted:
+        yield
+        return
+    before = torch.are_deterministic_algorithms_enabled()
+    # cuBLAS is deterministic with a workspace of fixed size alone (its documentation, 2.1.4).
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
 
 
-def _remove_earlier(folder: Path) -> None:
+def remove_earlier(folder: Path, *, states: bool) -> None:
     """Remove what an earlier run left, the results first; files of no run stay."""
     for name in _FILE_NAMES:
         (folder / name).unlink(missing_ok=True)
     for name in DETECTOR_NAMES:
         remove_detector(folder / CHECKPOINTS_NAME / name)
     remove_if_empty(folder / CHECKPOINTS_NAME)
+    # What logs of TensorBoard there are belong to an earlier run: it would draw both into one.
+    shutil.rmtree(folder / TENSORBOARD_NAME, ignore_errors=True)
+    if states:
+        _remove_states(folder)
+
+
+def _remove_states(folder: Path) -> None:
+    for name in DETECTOR_NAMES:
+        remove_state(folder / STATES_NAME / name)
+    remove_if_empty(folder / STATES_NAME)
+
+
+def _require_own_questions(examples: dict[str, Examples]) -> None:
+    """Refuse splits that share a question: what is learnt in one would be known in the other."""
+    split_of: dict[str, str] = {}
+    for split, found in examples.items():
+        for question_id in set(found.question_ids):
+            other = split_of.setdefault(question_id, split)
+            if other != split:
+                raise DetectorError(
+                    f"question {question_id} stands in the splits {other} and {split}: pack again"
+                    " with --split-by question"
+                )
 
 
 def _require_both_classes(examples: dict[str, Examples]) -> None:
@@ -205,102 +322,23 @@ def _require_both_classes(examples: dict[str, Examples]) -> None:
             )
 
 
-def _run_detector(spec: DetectorSpec, run: _Run) -> Outcome:
-    """Fit one detector on train and val, save it, and score val and test."""
-    source, config = run.source, run.source.config
-    require_members(run.index, spec.needs)
-    fit_result: FitResult | None = None
-    fitted = FittedDetector(spec, layers=config.layers)
-    if spec.kind != "closed_form":
-        fitted, fit_result = _fit_weights(spec, run)
-    val = run.examples["val"]
-    val_scores = _scores(fitted, source, val, "val")
-    known = val_scores[val.known]
-    if spec.kind == "closed_form" and metrics.auroc(val.known_labels, known) < 0.5:
-        fitted = dataclasses.replace(fitted, sign=-1)
-        val_scores, known = -val_scores, -known
-    threshold = metrics.best_threshold(val.known_labels, known)
-    fitted = dataclasses.replace(fitted, threshold=threshold)
-    save_detector(fitted, run.out / CHECKPOINTS_NAME / spec.name)
-    test_scores = _scores(fitted, source, run.examples["test"], "test")
-    return Outcome(fitted, val_scores, test_scores, fit_result)
-
-
-def _fit_weights(spec: DetectorSpec, run: _Run) -> tuple[FittedDetector, FitResult | None]:
-    source, config = run.source, run.source.config
-    assert spec.build is not None
-    assert spec.inputs is not None
-    with source.batches("train", spec.needs):
-        pass  # Says "not available" before a pass over the data is spent on the input scale.
-    mean, std = run.input_moments()
-    num_layers, num_features = mean.shape
-    shape = DetectorShape(
-        num_layers,
-        num_features,
-        config.hidden,
-        config.depth,
-        config.dropout,
-        num_heads=getattr(run.index, "num_heads", 0),
-    )
-    with seeded(config.seed, spec.name, source.device):
-        module = spec.build(shape)
-        scale = module.get_submodule("scale")
-        assert isinstance(scale, Standardise)
-        scale.set_moments(mean, std)
-        fitted = FittedDetector(spec, shape, module, config.layers)
-        if spec.kind == "probe":
-            from wdsbench.detect.probe import LogisticProbe
-            from wdsbench.train.probe import fit_probe
-
-            assert isinstance(module, LogisticProbe)
-            fit_probe(module, lambda split: source.batches(split, spec.needs), run.progress)
-            module.to(source.device)
-            return fitted, None
-
-        def on_epoch(record: EpochRecord) -> None:
-            run.metrics_file.write(
-                json.dumps(record_json(record, spec.name), sort_keys=True) + "\n"
-            )
-            run.metrics_file.flush()
-            if record.best:
-                save_detector(fitted, run.out / CHECKPOINTS_NAME / spec.name)
-
-        with (
-            source.batches("train", spec.needs, shuffled=True) as train_batches,
-            source.batches("val", spec.needs) as val_batches,
-        ):
-            result = fit(
-                module,
-                spec.inputs,
-                train_batches,
-                val_batches,
-                run.examples["val"],
-                config,
-                device=source.device,
-                on_epoch=on_epoch,
-                what=f"training {spec.name}",
-                progress=run.progress,
-            )
-    return fitted, result
-
-
-def _scores(
-    fitted: FittedDetector, source: Source, examples: Examples, split: str
-) -> NDArray[np.float64]:
-    with source.batches(split, fitted.spec.needs) as batches:
-        return examples.align(fitted.scores(batches, source.device))
-
-
 def _dataset(shards: str | Path, examples: dict[str, Examples], index: Any) -> dict[str, Any]:
+    labels = getattr(index, "labels", None)
     return {
         "shards": str(shards),
         "splits": {split: found.counts() for split, found in examples.items()},
         "num_layers": getattr(index, "num_layers", None),
         "num_features": getattr(index, "num_features", None),
+        # What decides the labels: where they come from, and the table that holds them.
+        "labels": None if labels is None else labels.model_dump(),
+        "table": labels_digest(index),
     }
 
 
-def _write(results: Results, outcomes: dict[str, Outcome], test: Examples, folder: Path) -> None:
+def _write(
+    results: Results, outcomes: dict[str, Outcome], examples: dict[str, Examples], folder: Path
+) -> None:
+    test = examples["test"]
     write_whole(folder / SCORES_NAME, _scores_csv(outcomes, test).encode())
     write_markdown(results, folder / REPORT_NAME)
     curves = [
@@ -309,6 +347,9 @@ def _write(results: Results, outcomes: dict[str, Outcome], test: Examples, folde
     ]
     if curves:
         plot_roc(folder / ROC_NAME, test.known_labels, curves)
+    reliability = reliability_curves(outcomes, results.detectors, examples)
+    if reliability:
+        plot_reliability(folder / RELIABILITY_NAME, reliability)
     lines = (folder / METRICS_NAME).read_text(encoding="utf-8").splitlines()
     if lines:
         plot_training(folder / CURVES_NAME, [json.loads(line) for line in lines])
@@ -323,6 +364,6 @@ def _scores_csv(outcomes: dict[str, Outcome], test: Examples) -> str:
     writer.writerow(["question_id", "key", "label", *outcomes])
     for place, (question_id, key) in enumerate(zip(test.question_ids, test.keys, strict=True)):
         label = test.labels[place]
-        scores = [f"{outcome.test_scores[place]:.9g}" for outcome in outcomes.values()]
+        scores = [f"{outcome.test_scores[place]:.17g}" for outcome in outcomes.values()]
         writer.writerow([question_id, key, "" if np.isnan(label) else int(label), *scores])
     return text.getvalue()

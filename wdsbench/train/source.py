@@ -9,7 +9,7 @@ that returns an iterable of batches, if it likes with ``set_epoch``, ``close``, 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,17 +43,26 @@ class Source:
 
     @contextlib.contextmanager
     def batches(
-        self, split: str, needs: LoaderNeeds, *, shuffled: bool = False
+        self,
+        split: str,
+        needs: LoaderNeeds,
+        layers: Sequence[int] | None = None,
+        *,
+        shuffled: bool = False,
     ) -> Iterator[Iterable[Batch]]:
-        """Open a loader of ``split``, to be iterated as often as wanted, and close it again."""
+        """Open a loader of ``split``, to be iterated as often as wanted, and close it again.
+
+        ``layers``: of those stored; None: those of the settings.
+        """
         config = self.config
+        layers = config.layers if layers is None else layers
         reads_states = "hidden" in needs.fields
         try:
             loader = self.open_loader(
                 self.shards,
                 split=split,
                 **needs.arguments(),
-                layers=None if config.layers is None else list(config.layers),
+                layers=None if layers is None else list(layers),
                 batch_size=config.batch_size,
                 shuffle=config.shuffle if shuffled else 0,
                 seed=config.seed,
@@ -147,6 +156,24 @@ def read_examples(batches: Iterable[Batch]) -> Examples:
             f"sample {keys[odd[0]]} has label {joined[odd[0]]:g}, not 0 or 1; pack again"
         )
     return Examples(keys, question_ids, joined)
+
+
+def joined_examples(parts: Sequence[Examples]) -> Examples:
+    """Return the samples of all ranks as those of one.
+
+    Raises:
+        DetectorError: A sample came on two ranks.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    keys = [key for part in parts for key in part.keys]
+    if len(set(keys)) != len(keys):
+        raise DetectorError(f"{len(keys) - len(set(keys))} samples came on two ranks; pack again")
+    return Examples(
+        keys,
+        [question_id for part in parts for question_id in part.question_ids],
+        np.concatenate([part.labels for part in parts]),
+    )
 
 
 def number_of_batches(batches: Iterable[Batch]) -> int | None:

@@ -1,0 +1,260 @@
+"""Training that is killed, stopped or spread over processes, through the command line on a packed
+data set: it goes on to the same numbers, and ends together.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from builders import Packed, make_dataset
+from scripts import rank_environments
+
+from wdsbench.pack import PackOptions
+from wdsbench.train.checkpoint import CARD_NAME
+
+pytestmark = pytest.mark.timeout(400)
+
+SETTINGS = [
+    *("--detector", "lstm", "--epochs", "5", "--patience", "5", "--batch-size", "6"),
+    *("--hidden", "8", "--shuffle", "30", "--device", "cpu", "--threads", "1"),
+]
+RESUMED = ("--resume", "--checkpoint-seconds", "0")
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Packed:
+    options = PackOptions(attention=("edges",), threads=1)
+    return make_dataset(tmp_path_factory.mktemp("packed"), traces=150, seed=5, options=options)
+
+
+def command(packed: Packed, out: Path, *options: str) -> list[str]:
+    train = [sys.executable, "-m", "wdsbench", "train", str(packed.folder), "--out", str(out)]
+    return [*train, *SETTINGS, *options]
+
+
+def start(line: Sequence[str], **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        line,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+    )
+
+
+def run(line: Sequence[str], **environment: str) -> None:
+    process = start(line, **environment)
+    out, err = process.communicate(timeout=180)
+    assert process.returncode == 0, out + err
+
+
+def figures(out: Path) -> dict[str, Any]:
+    """Return what a run found, without the times it took."""
+    results = json.loads((out / "results.json").read_text())
+    for result in results["detectors"].values():
+        assert result.pop("seconds_per_epoch") > 0
+    for name in ("checkpoint_seconds", "num_workers"):
+        results["config"].pop(name)
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        for name in ("seconds", "samples_per_second", "data"):
+            line.pop(name)
+    return {"results": results, "metrics": lines, "scores": (out / "scores.csv").read_text()}
+
+
+def weights(out: Path, detector: str = "lstm") -> dict[str, torch.Tensor]:
+    folder = out / "checkpoints" / detector
+    card = json.loads((folder / CARD_NAME).read_text())
+    return safetensors.torch.load_file(folder / card["weights"])
+
+
+def assert_same(out: Path, whole: Path) -> None:
+    """Compare two runs, bit for bit."""
+    assert figures(out) == figures(whole)
+    ours, theirs = weights(out), weights(whole)
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert not (out / "state").exists()
+
+
+@pytest.fixture(scope="module")
+def whole(packed: Packed, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("whole") / "run"
+    run(command(packed, out))
+    return out
+
+
+def stands_at(out: Path) -> tuple[int, int]:
+    """Return (epoch, step) of the saved state; (0, 0) where there is none."""
+    try:
+        progress = json.loads((out / "state" / "lstm" / "state.json").read_text())["progress"]
+    except FileNotFoundError:
+        return 0, 0
+    return progress["epoch"], progress["step"]
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments(packed: Packed, whole: Path, tmp_path: Path) -> None:
+    """Every kill at a moment of its own, between two steps or within one, while saving or not."""
+    generator = random.Random(0)
+    places = set()
+    steps = json.loads((whole / "metrics.jsonl").read_text().splitlines()[-1])["step"]
+    out = tmp_path / "run"
+    for _ in range(7):
+        before = stands_at(out)
+        process = start(command(packed, out, *RESUMED))
+        # Somewhere behind the place it stands at, and not at the very end.
+        wanted = before[1] + generator.randint(1, max(1, steps // 6))
+        while process.poll() is None and stands_at(out)[1] < wanted:
+            time.sleep(0.002)
+        time.sleep(generator.random() * 0.02)
+        process.kill()
+        process.communicate()
+        places.add(stands_at(out))
+        if (out / "results.json").exists():
+            break
+    assert len(places) > 3
+    assert any(step % 18 for _, step in places)  # in the middle of an epoch
+    run(command(packed, out, *RESUMED))
+    assert_same(out, whole)
+
+
+def test_workers_may_change(packed: Packed, whole: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    for workers in ("2", "0", "1"):
+        process = start(command(packed, out, *RESUMED, "--num-workers", workers))
+        wanted = stands_at(out)[1] + 7
+        while process.poll() is None and stands_at(out)[1] < wanted:
+            time.sleep(0.002)
+        process.kill()
+        process.communicate()
+    run(command(packed, out, *RESUMED))
+    assert stands_at(out) == (0, 0)
+    # An epoch that was dealt to two workers has another order, and as many steps.
+    assert steps_of(out) == steps_of(whole)
+
+
+def steps_of(out: Path) -> list[int]:
+    lines = (out / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line)["step"] for line in lines]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_first(
+    packed: Packed, whole: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    out = tmp_path / "run"
+    process = start(command(packed, out))  # the state is saved after epochs alone
+    while process.poll() is None and stands_at(out)[0] < 1:
+        time.sleep(0.002)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "stopped by a signal" in err
+    assert "--resume" in err
+    assert "Traceback" not in err
+    run(command(packed, out, "--resume"))
+    assert_same(out, whole)
+
+
+def test_resume_begins_where_there_is_nothing_and_ends_where_all_is_done(
+    packed: Packed, whole: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    run(command(packed, out, "--resume"))
+    assert_same(out, whole)
+    results = (out / "results.json").stat().st_mtime_ns
+    run(command(packed, out, "--resume"))
+    assert (out / "results.json").stat().st_mtime_ns == results
+    process = start([*command(packed, out, "--resume"), "--seed", "1"])
+    _, err = process.communicate()
+    assert process.returncode == 1
+    assert "the run there has ended with seed 0, and 1 is asked for" in err
+
+
+def test_other_settings_are_refused(packed: Packed, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    process = start(command(packed, out, *RESUMED))
+    while process.poll() is None and stands_at(out)[1] < 5:
+        time.sleep(0.002)
+    process.kill()
+    process.communicate()
+    process = start([*command(packed, out, *RESUMED), "--learning-rate", "0.5"])
+    _, err = process.communicate()
+    assert process.returncode == 1
+    assert "learning_rate was 0.002 when this training began and is 0.5 now" in " ".join(
+        err.split()
+    )
+
+
+def torchrun(ranks: int, line: Sequence[str]) -> list[str]:
+    launcher = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}"]
+    free_port = ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--max-restarts=0"]
+    return [*launcher, *free_port, "--no-python", *line]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_ranks_end_together(packed: Packed, whole: Path, tmp_path: Path, ranks: int) -> None:
+    out = tmp_path / "run"
+    run(torchrun(ranks, command(packed, out, "--rank-timeout-seconds", "60")), OMP_NUM_THREADS="1")
+    alone, together = figures(whole), figures(out)
+    assert together["results"]["config"]["ranks"] == ranks
+    counts = "n_pos", "n_neg"
+    one = alone["results"]["detectors"]["lstm"]
+    other = together["results"]["detectors"]["lstm"]
+    assert [one[name] for name in counts] == [other[name] for name in counts]
+    assert [line.split(",")[:3] for line in together["scores"].splitlines()] == [
+        line.split(",")[:3] for line in alone["scores"].splitlines()
+    ]
+    assert len(together["metrics"]) == len(alone["metrics"])
+    samples = alone["results"]["dataset"]["splits"]["train"]["n"]
+    share = -(-samples // ranks)  # of the rank with most
+    assert together["metrics"][0]["step"] == -(-share // 6)
+
+
+@pytest.mark.slow
+def test_a_killed_rank_ends_the_others_and_the_run_goes_on(packed: Packed, tmp_path: Path) -> None:
+    out, whole = tmp_path / "run", tmp_path / "whole"
+    options = ("--rank-timeout-seconds", "30", *RESUMED)
+    run_ranks(packed, whole, options)
+    processes = start_ranks(packed, out, options)
+    while stands_at(out)[1] < 8 and all(process.poll() is None for process in processes):
+        time.sleep(0.005)
+    processes[1].kill()
+    _, err = processes[0].communicate(timeout=60)
+    processes[1].communicate()
+    assert processes[0].returncode == 1
+    assert "lost the others" in err
+    assert "--resume" in err
+    assert "Traceback" not in err
+    run_ranks(packed, out, options)
+    assert_same(out, whole)
+
+
+def start_ranks(
+    packed: Packed, out: Path, options: Sequence[str], ranks: int = 2
+) -> list[subprocess.Popen[str]]:
+    """Start ranks as a launcher does, but without one, which would end them itself."""
+    return [
+        start(command(packed, out, *options), **environment)
+        for environment in rank_environments(ranks)
+    ]
+
+
+def run_ranks(packed: Packed, out: Path, options: Sequence[str]) -> None:
+    for process in start_ranks(packed, out, options):
+        _, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err

@@ -1,0 +1,96 @@
+"""Who keeps the state of a fit, and who asks it to stop."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from wdsbench.train.state import FitState, Progress, load_state, require_same, save_state
+
+#: What asks a run to save its state and end: Ctrl-C, and a cluster's scheduler.
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@dataclass
+class StopSwitch:
+    """Whether somebody asked for the end.
+
+    Attributes:
+        asked: Set by the first signal.
+    """
+
+    asked: bool = False
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Let the first signal set the switch, and the second one do what it always does."""
+        if threading.current_thread() is not threading.main_thread():
+            yield  # handlers are the main thread's
+            return
+        before = {number: signal.getsignal(number) for number in SIGNALS}
+
+        def ask(number: int, _frame: FrameType | None) -> None:
+            self.asked = True
+            signal.signal(number, before[signal.Signals(number)])
+
+        for number in SIGNALS:
+            signal.signal(number, ask)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+@dataclass(frozen=True)
+class Keeper:
+    """Keeps the state of one fit in a folder.
+
+    Attributes:
+        folder: None: nothing is kept.
+        setting: What must be the same when the fit goes on.
+        resume: Whether a state that is there is gone on from.
+        switch: Whether somebody asked for the end.
+    """
+
+    folder: Path | None = None
+    setting: dict[str, Any] = field(default_factory=dict)
+    resume: bool = False
+    switch: StopSwitch = field(default_factory=StopSwitch)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether states are saved."""
+        return self.folder is not None
+
+    @property
+    def stop_asked(self) -> bool:
+        """Whether somebody asked for the end."""
+        return self.switch.asked
+
+    def load(self) -> FitState | None:
+        """Return the state to go on from; None: begin.
+
+        Raises:
+            DetectorError: It is damaged, or of another setting.
+        """
+        if self.folder is None or not self.resume:
+            return None
+        state = load_state(self.folder)
+        if state is not None:
+            require_same(state.setting, self.setting, self.folder)
+        return state
+
+    def save(self, progress: Progress, **parts: Any) -> None:
+        """Save a state; ``parts`` are the other attributes of `FitState`."""
+        assert self.folder is not None
+        save_state(FitState(progress=progress, setting=self.setting, **parts), self.folder)
+
+
+NOTHING_KEPT = Keeper()

@@ -1,0 +1,139 @@
+"""A trained detector at every token of an answer: what it would say if the answer ended there.
+
+Detectors of one token's states (``lstm``, the probes) can be moved along the answer; what they were
+trained on is one token of it, so elsewhere their scores are a picture and not a measurement. All
+others look at a whole trace.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from wdsbench.detect.probe import LogisticProbe
+from wdsbench.errors import DetectorError
+from wdsbench.train.fitted import FittedDetector, StoredTraces
+from wdsbench.train.metrics import sigmoid
+
+
+@dataclass(frozen=True)
+class TokenScores:
+    """Scores of one trace along its tokens.
+
+    Attributes:
+        detector: Its name.
+        positions: int64 ``[n]``: the tokens.
+        scores: float64 ``[n]``: probabilities of being hallucinated, as ``wdsbench predict`` writes
+            them under ``score``.
+        threshold: From here on called hallucinated; None: none was chosen.
+        trained_on: The token it was trained on.
+        layers: int64 ``[m]``: layers of ``by_layer``.
+        by_layer: float64 ``[m, n]``, or None: the same probe at other layers.
+        remark: What these scores are and what the detector cannot say.
+    """
+
+    detector: str
+    positions: NDArray[np.int64]
+    scores: NDArray[np.float64]
+    threshold: float | None
+    trained_on: str
+    layers: NDArray[np.int64]
+    by_layer: NDArray[np.float64] | None
+    remark: str
+
+
+def slide(
+    fitted: FittedDetector,
+    hidden: NDArray[np.float32],
+    *,
+    tokens: int,
+    prompt_length: int | None,
+    stored: StoredTraces | None = None,
+) -> TokenScores:
+    """Return the scores of a detector at every answer token (at every token where the length of the
+    prompt is unknown; at the last where only its states are there).
+
+    Args:
+        fitted: The detector; its module is used on the CPU.
+        hidden: float32 ``[L, t, D]``; t is ``tokens``, or 1.
+        tokens: T.
+        prompt_length: None: unknown.
+        stored: What is known of the data set; None: of a raw trace, whose states are not reduced.
+
+    Raises:
+        DetectorError: It does not look at one token's states, or means other traces.
+    """
+    name, module = fitted.spec.name, fitted.module
+    needs = fitted.spec.needs
+    if module is None or needs.layout != "stack" or needs.fields != ("hidden",):
+        raise DetectorError(
+            f"{name} scores a whole trace and cannot say anything of single tokens or layers;"
+            " allowed are lstm, probe_logistic and probe_mlp (`wdsbench predict` scores traces)"
+        )
+    fitted.require_traces(stored or StoredTraces(len(hidden), hidden.shape[2]))
+    layers = np.arange(len(hidden)) if fitted.layers is None else np.array(fitted.layers)
+    if layers.max() >= len(hidden):
+        raise DetectorError(
+            f"{name} reads layers {layers.tolist()}, the trace has {len(hidden)}; score traces of"
+            " the same model"
+        )
+    positions, states = _states(fitted.token, hidden[layers], tokens, prompt_length)
+    inputs = torch.from_numpy(np.ascontiguousarray(states.transpose(1, 0, 2)))
+    by_layer = None
+    with torch.inference_mode():
+        module.to("cpu")
+        logits = module(inputs).double().numpy()
+        if isinstance(module, LogisticProbe):
+            each = module.linear(module.scale(inputs)).squeeze(-1)
+            by_layer = sigmoid(each.double().numpy().T)
+    if not np.isfinite(logits).all():
+        raise DetectorError(f"{name}: a score is not finite; the trace holds infinite states")
+    return TokenScores(
+        detector=name,
+        positions=positions,
+        scores=sigmoid(logits),
+        threshold=fitted.threshold,
+        trained_on=fitted.token,
+        layers=layers,
+        by_layer=by_layer,
+        remark=_remark(fitted, hidden.shape[1] == tokens, prompt_length),
+    )
+
+
+def _states(
+    token: str, hidden: NDArray[np.float32], tokens: int, prompt_length: int | None
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Return tokens ``[n]`` and the states ``[L, n, D]`` that the detector is given there."""
+    if hidden.shape[1] != tokens or tokens == 1:
+        return np.array([tokens - 1]), hidden
+    first = prompt_length or 0
+    if token == "mean_answer":
+        ends = np.arange(1, tokens - first + 1, dtype=np.float64)
+        sums = np.cumsum(hidden[:, first:], axis=1, dtype=np.float64)
+        return np.arange(first, tokens), (sums / ends[None, :, None]).astype(np.float32)
+    if token == "last_prompt" and first:
+        first -= 1
+    return np.arange(first, tokens), hidden[:, first:]
+
+
+def _remark(fitted: FittedDetector, whole: bool, prompt_length: int | None) -> str:
+    name = fitted.spec.name
+    words = [f"trained on {fitted.token}"]
+    if fitted.token == "mean_answer":
+        words.append("each score is of the mean up to its token")
+    if isinstance(fitted.module, LogisticProbe):
+        layer = fitted.chosen["layer"]
+        words.append(f"fitted on layer {layer}: in others the same direction, by their own scale")
+    elif fitted.spec.chooses_token:
+        layer = fitted.chosen["layer"]
+        words.append(f"{name} knows layer {layer} alone: no score per layer")
+    else:
+        words.append(f"{name} reads all layers at once: no score per layer")
+    if not whole:
+        words.append("only the last token's states are there")
+    elif prompt_length is None:
+        words.append("length of the prompt unknown: every token is scored")
+    return "; ".join(words)
