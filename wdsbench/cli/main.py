@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import typer
 
 import wdsbench
-from wdsbench.cli import bench, demo, extract, pack, score, train
+from wdsbench.cli import bench, demo, extract, pack, predict, relabel, score, train
 from wdsbench.errors import WdsbenchError
 
 TRACEBACK_FLAG = "--traceback"
@@ -50,7 +50,7 @@ def _options(
     """Hold the options that stand before a command."""
 
 
-for module in (demo, extract, score, pack, train, bench):
+for module in (demo, extract, score, pack, relabel, train, predict, bench):
     app.command(module.__name__.rpartition(".")[2], epilog=f"Example: {module.EXAMPLE}")(
         module.command
     )
@@ -71,4 +71,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if show_traceback:
             raise
         print(f"wdsbench: error: {' '.join(str(error).split())}", file=sys.stderr)
-        sys.exit(1)
+        sys.exit(getattr(error, "exit_code", 1))

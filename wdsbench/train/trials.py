@@ -1,0 +1,150 @@
+"""Trials of a search: what was tried and what it reached, in ``search.json`` and as a table."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from wdsbench.errors import DetectorError
+from wdsbench.files import write_json
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+SEARCH_NAME = "search.json"
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One setting that was tried.
+
+    Attributes:
+        number: From 0; 0 is the setting given.
+        settings: Fields of `TrainConfig` and their values.
+        val_auroc: Of the best epoch; None where the fit failed.
+        epochs: That were run.
+        seconds: That it took, since it was begun or last gone on with.
+        state: ``"complete"``, or ``"failed"``.
+        reason: Why it failed.
+    """
+
+    number: int
+    settings: dict[str, Any]
+    val_auroc: float | None
+    epochs: int
+    seconds: float
+    state: Literal["complete", "failed"]
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """What a search found.
+
+    Attributes:
+        detector: Its name.
+        trials: In order; a failed one is no error.
+        reason: Why the detector cannot be trained on this data at all; None where it can.
+    """
+
+    detector: str
+    trials: list[Trial]
+    reason: str | None = None
+
+    @property
+    def best(self) -> Trial | None:
+        """The trial with the highest validation AUROC, the first of equals; None of none."""
+        ended = [trial for trial in self.trials if trial.val_auroc is not None]
+        return max(ended, key=lambda trial: trial.val_auroc or 0.0, default=None)
+
+    @property
+    def failure(self) -> str:
+        """Why there is no best trial."""
+        if self.reason is not None:
+            return self.reason
+        reasons = list(dict.fromkeys(trial.reason for trial in self.trials))
+        return f"all {len(self.trials)} trials failed: {'; '.join(reasons)}"
+
+
+def write_search(result: SearchResult, setting: dict[str, Any], path: Path) -> None:
+    """Write the trials to ``path``, atomically; ``setting`` must be the same when one goes on."""
+    value = {
+        "format": FORMAT,
+        "detector": result.detector,
+        "objective": "val_auroc",
+        "setting": setting,
+        "trials": [asdict(trial) for trial in result.trials],
+        "best": None if result.best is None else asdict(result.best),
+    }
+    write_json(path, value)
+
+
+def read_search(path: Path) -> tuple[SearchResult, dict[str, Any]] | None:
+    """Return the trials in ``path`` and what they were made with; None where there is no file.
+
+    Raises:
+        DetectorError: It is not of this form.
+    """
+    try:
+        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if value["format"] != FORMAT:
+            raise ValueError(f"format {value['format']}, not {FORMAT}")
+        trials = [Trial(**trial) for trial in value["trials"]]
+        return SearchResult(str(value["detector"]), trials), dict(value["setting"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DetectorError(
+            f"{path} is not a search.json of this version ({error!r}); remove it and search again"
+        ) from error
+
+
+def load_search(out: str | Path) -> SearchResult:
+    """Return the search in ``out`` (a ``search.json``, or a folder with one).
+
+    Raises:
+        DetectorError: The file is not there or not of this form.
+    """
+    given = Path(out)
+    path = given / SEARCH_NAME if given.is_dir() else given
+    found = read_search(path)
+    if found is None:
+        raise DetectorError(f"no search at {given}; wdsbench train --search N makes one")
+    return found[0]
+
+
+def print_search(result: SearchResult, console: Console) -> None:
+    """Print the trials as a table, the best in bold, and why others failed."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    best = result.best
+    names = list(dict.fromkeys(name for trial in result.trials for name in trial.settings))
+    console.print(Text(f"Trials of {result.detector}, on validation"), style="bold")
+    if result.trials:
+        table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        headings = [name.replace("_", " ") for name in names]
+        for heading in ("trial", *headings, "AUROC", "epochs", "seconds"):
+            table.add_column(heading, justify="right", overflow="fold")
+        for trial in result.trials:
+            table.add_row(
+                str(trial.number),
+                *(f"{trial.settings.get(name, '-')}" for name in names),
+                "failed" if trial.val_auroc is None else f"{trial.val_auroc:.3f}",
+                str(trial.epochs),
+                f"{trial.seconds:.1f}",
+                style="bold" if trial is best else "",
+            )
+        console.print(table)
+    for trial in result.trials:
+        if trial.reason:
+            console.print(Text(f"trial {trial.number}: {trial.reason}"))
+    if result.reason is not None:
+        console.print(Text(f"{result.detector}: {result.reason}"))
+    if best is not None:
+        settings = " ".join(f"--{n.replace('_', '-')} {v}" for n, v in best.settings.items())
+        console.print(Text(f"Best: trial {best.number} ({settings})"))
