@@ -25,11 +25,11 @@ ALLOWED: dict[str, set[str]] = {
     "loader": {"stream", "ring", "shards"},
     "pack": {"traces", "shards"},
     "llm": {"traces", "shards"},
-    "view": {"traces", "stream", "detect"},
+    "view": {"traces", "stream", "detect", "shards"},
     "train": {"loader", "detect", "view"},
-    "demo": {"llm", "pack", "train"},
+    "demo": {"detect", "llm", "pack", "train"},
     "bench": {"loader", "stream", "shards", "detect"},
-    "cli": {"bench", "demo", "llm", "pack", "train", "detect"},
+    "cli": {"bench", "demo", "llm", "pack", "train", "detect", "view", "shards", "traces"},
 }
 
 #: Rooms that must work where torch is not installed.

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
+from wdsbench.detect.lstm import LSTMDetector
 from wdsbench.detect.probe import LogisticProbe
 from wdsbench.errors import DetectorError
 from wdsbench.train.fitted import FittedDetector, StoredTraces
@@ -30,8 +32,12 @@ class TokenScores:
             them under ``score``.
         threshold: From here on called hallucinated; None: none was chosen.
         trained_on: The token it was trained on.
-        layers: int64 ``[m]``: layers of ``by_layer``.
-        by_layer: float64 ``[m, n]``, or None: the same probe at other layers.
+        layers: int64 ``[m]``: layers the detector reads.
+        by_layer: float64 ``[m, n]``, or None. Of ``probe_logistic``: the probability at each layer;
+            of ``lstm`` what a layer adds: the score minus the score with that layer's state at the
+            middle of the training samples.
+        by_layer_title: What it is, in a word or two.
+        signed: Whether it is a difference.
         remark: What these scores are and what the detector cannot say.
     """
 
@@ -42,6 +48,8 @@ class TokenScores:
     trained_on: str
     layers: NDArray[np.int64]
     by_layer: NDArray[np.float64] | None
+    by_layer_title: str
+    signed: bool
     remark: str
 
 
@@ -82,25 +90,43 @@ def slide(
         )
     positions, states = _states(fitted.token, hidden[layers], tokens, prompt_length)
     inputs = torch.from_numpy(np.ascontiguousarray(states.transpose(1, 0, 2)))
-    by_layer = None
     with torch.inference_mode():
         module.to("cpu")
         logits = module(inputs).double().numpy()
-        if isinstance(module, LogisticProbe):
-            each = module.linear(module.scale(inputs)).squeeze(-1)
-            by_layer = sigmoid(each.double().numpy().T)
-    if not np.isfinite(logits).all():
-        raise DetectorError(f"{name}: a score is not finite; the trace holds infinite states")
+        if not np.isfinite(logits).all():
+            raise DetectorError(f"{name}: a score is not finite; the trace holds infinite states")
+        scores = sigmoid(logits)
+        by_layer = _by_layer(module, inputs, scores) if len(layers) > 1 else None
+    signed = isinstance(module, LSTMDetector)
     return TokenScores(
         detector=name,
         positions=positions,
-        scores=sigmoid(logits),
+        scores=scores,
         threshold=fitted.threshold,
         trained_on=fitted.token,
         layers=layers,
         by_layer=by_layer,
+        by_layer_title="what the layer adds" if signed else "probability",
+        signed=signed,
         remark=_remark(fitted, hidden.shape[1] == tokens, prompt_length),
     )
+
+
+def _by_layer(
+    module: nn.Module, inputs: Tensor, scores: NDArray[np.float64]
+) -> NDArray[np.float64] | None:
+    """Return ``by_layer`` of `TokenScores`, from states ``[n, L, D]``."""
+    if isinstance(module, LogisticProbe):
+        logits = module.linear(module.scale(inputs)).squeeze(-1)
+        return sigmoid(logits.double().numpy().T)
+    if not isinstance(module, LSTMDetector):
+        return None
+    rows = []
+    for layer in range(inputs.shape[1]):
+        without = inputs.clone()
+        without[:, layer] = module.scale.mean[layer]
+        rows.append(scores - sigmoid(module(without).double().numpy()))
+    return np.stack(rows)
 
 
 def _states(
@@ -124,14 +150,13 @@ def _remark(fitted: FittedDetector, whole: bool, prompt_length: int | None) -> s
     words = [f"trained on {fitted.token}"]
     if fitted.token == "mean_answer":
         words.append("each score is of the mean up to its token")
-    if isinstance(fitted.module, LogisticProbe):
-        layer = fitted.chosen["layer"]
+    layer = fitted.chosen.get("layer")
+    if layer is None:
+        words.append("per layer: the score minus that with the layer at its training mean")
+    elif isinstance(fitted.module, LogisticProbe) and fitted.module.scale.mean.shape[0] > 1:
         words.append(f"fitted on layer {layer}: in others the same direction, by their own scale")
-    elif fitted.spec.chooses_token:
-        layer = fitted.chosen["layer"]
-        words.append(f"{name} knows layer {layer} alone: no score per layer")
     else:
-        words.append(f"{name} reads all layers at once: no score per layer")
+        words.append(f"{name} knows layer {layer} alone: no score per layer")
     if not whole:
         words.append("only the last token's states are there")
     elif prompt_length is None:

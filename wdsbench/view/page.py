@@ -1,0 +1,80 @@
+"""A trace as one HTML file that needs nothing else: sliders for layer, head and threshold.
+
+Plotly's library stands in the file (4.8 MB), so it opens without a network, and the page's own
+policy forbids it to fetch anything. Beside it stand the arrays (payload.py). Tokens are anybody's
+text: they reach the page as JSON without ``<``, its document as text nodes, and Plotly, which reads
+a little HTML, with ``<``, ``>`` and ``&`` as entities.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from wdsbench.files import write_whole
+from wdsbench.view.payload import page_data
+from wdsbench.view.trace import Scores, ViewedTrace, visible
+
+#: Longer traces are not drawn by browsers in bearable time.
+MOST_TOKENS = 1000
+
+_HOME = Path(__file__).parent
+
+
+def write_page(
+    path: Path,
+    trace: ViewedTrace,
+    *,
+    panels: Sequence[str],
+    layers: Sequence[int],
+    head: int | None = None,
+    scores: Scores | None = None,
+) -> Path:
+    """Write the page and return ``path``.
+
+    Args:
+        path: Of the HTML file.
+        trace: What to show.
+        panels: Of `wdsbench.view.figure.PANELS`; graph and heatmap come together.
+        layers: Side by side; single heads of these stay longest where there is not room for all.
+        head: Where the slider begins; None: at the mean over heads.
+        scores: Of a detector.
+
+    Raises:
+        ValueError: More tokens than `MOST_TOKENS`.
+    """
+    if trace.num_tokens > MOST_TOKENS:
+        raise ValueError(
+            f"{trace.num_tokens} tokens; a page shows at most {MOST_TOKENS}: draw a picture"
+            " (--out trace.png)"
+        )
+    data = page_data(trace, panels=panels, layers=layers, head=head, scores=scores)
+    # As JSON inside HTML: no tag can begin, and no entity is read in a script element.
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    parts = {
+        "title": html.escape(f"{visible(trace.name)} - wdsbench view"),
+        "style": _read("page.css"),
+        "script": _read("page.js"),
+        "data": text.replace("<", "\\u003c"),
+        "plotly": _plotly(),
+    }
+    page = _read("page.html")
+    pieces = []
+    for name in ("title", "style", "data", "plotly", "script"):
+        before, _, page = page.partition(f"{{{name}}}")
+        pieces += [before, parts[name]]
+    write_whole(path, "".join([*pieces, page]).encode("utf-8", "replace"))
+    return path
+
+
+def _read(name: str) -> str:
+    return (_HOME / name).read_text(encoding="utf-8").rstrip("\n")
+
+
+def _plotly() -> str:
+    from plotly.offline import get_plotlyjs
+
+    text: str = get_plotlyjs()
+    return text

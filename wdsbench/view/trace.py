@@ -1,0 +1,251 @@
+"""One trace as pictures need it, whatever it was read from.
+
+Attention of a layer is given as the causal half of a map: float32 ``[T (T + 1) / 2]``, row after
+row the weights of token i on tokens j <= i, NaN where nothing is kept. What whole maps hold is
+taken from them; without maps it is put together from edges, and the diagonal from the sketch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wdsbench.errors import WdsbenchError
+from wdsbench.records import EdgeLists, LayerEdges, ReducedAttention
+from wdsbench.shards.members import SKETCH_VALUES
+
+#: From this weight on a head's attention is drawn as an edge where whole maps are kept; without
+#: them it is what packing kept.
+HEAD_EDGE = 0.05
+
+_SELF_ATTENTION = SKETCH_VALUES.index("self_attention")
+
+
+@dataclass(frozen=True)
+class ViewedTrace:
+    """A trace with what is known of its attention.
+
+    Attributes:
+        name: The question and trace, for people.
+        source: What it was read from, for people.
+        slug: Name for files made of it.
+        error: Makes an error that names file or shard and the trace.
+        stored: Whether it comes from a packed data set.
+        texts: T token texts; ``#id`` or ``token i`` where the source has none.
+        prompt_length: Tokens of the prompt; None: unknown.
+        answer: As text.
+        hidden: float32 ``[L, t, D]``; t is T, or 1 where only the last token's were saved.
+        label: 1 hallucinated, 0 right, None unknown.
+        score: That the label was made from; None unknown.
+        full: float16 ``[L, H, T (T + 1) / 2]``: whole maps, or None.
+        kept: Edges, heads and sketch, each or all None.
+    """
+
+    name: str
+    source: str
+    slug: str
+    error: Callable[[str], WdsbenchError]
+    stored: bool
+    texts: list[str]
+    prompt_length: int | None
+    answer: str
+    hidden: NDArray[np.float32]
+    label: float | None = None
+    score: float | None = None
+    full: NDArray[np.float16] | None = None
+    kept: ReducedAttention | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        """T."""
+        return len(self.texts)
+
+    @property
+    def num_layers(self) -> int:
+        """L."""
+        return len(self.hidden)
+
+    @property
+    def num_heads(self) -> int:
+        """H of which single heads can be drawn; 0 where none can."""
+        if self.full is not None:
+            return int(self.full.shape[1])
+        return 0 if self.kept is None or self.kept.heads is None else self.kept.num_heads
+
+    @property
+    def sketch(self) -> NDArray[np.float16] | None:
+        """float16 ``[L, H, T, 4]``; or None."""
+        return None if self.kept is None else self.kept.sketch
+
+    @property
+    def has_attention(self) -> bool:
+        """Whether any weight between two tokens is kept."""
+        kept = self.kept
+        some = kept is not None and (kept.edges is not None or kept.heads is not None)
+        return self.full is not None or some
+
+    @property
+    def described(self) -> str:
+        """What is known of the trace, on a line."""
+        if self.prompt_length is None:
+            plural = "s" * (self.num_tokens != 1)
+            tokens = f"{self.num_tokens} token{plural}, length of the prompt unknown"
+        else:
+            answer = self.num_tokens - self.prompt_length
+            tokens = f"{self.num_tokens} tokens ({self.prompt_length} prompt, {answer} answer)"
+        words = [self.source, tokens, f"{self.num_layers} layers"]
+        if self.label is not None:
+            judged = "hallucinated" if self.label == 1 else "right"
+            words.append(judged + ("" if self.score is None else f" (score {self.score:.3g})"))
+        return " · ".join(words)
+
+    @cached_property
+    def norms(self) -> NDArray[np.float32]:
+        """float32 ``[L, t]``: Euclidean norm of every state."""
+        norms: NDArray[np.float64] = np.linalg.norm(self.hidden.astype(np.float64), axis=-1)
+        return norms.astype(np.float32)
+
+    def half(self, layer: int, head: int | None = None) -> NDArray[np.float32]:
+        """Return the causal half of a head's map, or of the mean over heads (None).
+
+        Without whole maps only edges are known; of single heads' edges the mean is taken with 0 for
+        what is not kept.
+
+        Raises:
+            WdsbenchError: Nothing of it is kept; the pack option that keeps it is named.
+        """
+        if self.full is not None:
+            half = self.full[layer] if head is None else self.full[layer, head]
+            wide: NDArray[np.float32] = half.astype(np.float32)
+            return wide.mean(axis=0) if head is None else wide
+        kept = self.kept
+        if kept is None or not self.has_attention:
+            raise self.error(f"no attention is kept; {self.remedy('full')}")
+        if head is not None:
+            if kept.heads is None:
+                raise self.error(
+                    f"single heads are not kept; {self.remedy('heads')}, or full for whole maps"
+                )
+            return self._filled(kept.heads, layer * kept.num_heads + head, layer, head)
+        if kept.edges is not None:
+            return self._filled(kept.edges, layer, layer, None)
+        assert kept.heads is not None
+        first = layer * kept.num_heads
+        each = [
+            self._filled(kept.heads, first + number, layer, number)
+            for number in range(kept.num_heads)
+        ]
+        mean = np.nan_to_num(np.stack(each)).mean(axis=0)
+        return np.where(mean > 0, mean, np.nan).astype(np.float32)
+
+    def square(self, layer: int, head: int | None = None) -> NDArray[np.float32]:
+        """Return :meth:`half` as float32 ``[T, T]``; NaN above the diagonal."""
+        square = np.full((self.num_tokens, self.num_tokens), np.nan, np.float32)
+        square[np.tril_indices(self.num_tokens)] = self.half(layer, head)
+        return square
+
+    def edges(self, layer: int, head: int | None = None) -> LayerEdges:
+        """Return the edges to draw: those that packing keeps.
+
+        Raises:
+            WdsbenchError: As :meth:`half`.
+        """
+        kept = self.kept
+        if head is None and kept is not None and kept.edges is not None:
+            first, last = kept.edges.pointer[layer : layer + 2].tolist()
+            return LayerEdges(kept.edges.index[:, first:last], kept.edges.weight[first:last])
+        weight = self.half(layer, head)
+        target, source = np.tril_indices(self.num_tokens)
+        wanted = (source < target) & (weight >= (HEAD_EDGE if self.full is not None else 0))
+        index = np.stack([source[wanted], target[wanted]])
+        return LayerEdges(index, weight[wanted].astype(np.float16))
+
+    def edge_rule(self, head: int | None = None) -> str:
+        """Return which edges :meth:`edges` gives, in words."""
+        kept = self.kept
+        if head is None and kept is not None and kept.edges is not None:
+            return f"edges {kept.edge_rule}" if kept.edge_rule else "stored edges"
+        least = HEAD_EDGE if kept is None or self.full is not None else kept.head_threshold
+        return f"weights from {least:g}" if least is not None else "stored edges"
+
+    def remedy(self, kind: str) -> str:
+        """Return what to do to have a kind of attention: ``full``, ``edges``, ``heads``, ..."""
+        return f"{'repack' if self.stored else 'extract again'} with --attention {kind}"
+
+    def remarks(self, head: int | None = None) -> list[str]:
+        """Return what pictures of the attention do not show, with the remedy."""
+        if not self.has_attention:
+            return [f"no attention between tokens is kept: {self.remedy('full')}"]
+        if self.full is None:
+            return [
+                f"whole maps are not kept, only {self.edge_rule(head)}; what is not kept is blank:"
+                f" {self.remedy('full')} for all of it"
+            ]
+        return []
+
+    def _filled(
+        self, lists: EdgeLists, number: int, layer: int, head: int | None
+    ) -> NDArray[np.float32]:
+        """Return one list as a causal half, the diagonal from the sketch where there is one."""
+        half = np.full(self.num_tokens * (self.num_tokens + 1) // 2, np.nan, np.float32)
+        first, last = lists.pointer[number : number + 2].tolist()
+        source, target = lists.index[:, first:last].astype(np.int64)
+        half[target * (target + 1) // 2 + source] = lists.weight[first:last]
+        if self.sketch is not None:
+            own = self.sketch[layer, :, :, _SELF_ATTENTION].astype(np.float32)
+            tokens = np.arange(self.num_tokens)
+            half[tokens * (tokens + 3) // 2] = own.mean(axis=0) if head is None else own[head]
+        return half
+
+
+class Scores(Protocol):
+    """Scores of one trace along its tokens; see ``wdsbench.train.sliding.TokenScores``."""
+
+    @property
+    def detector(self) -> str: ...
+    @property
+    def positions(self) -> NDArray[np.int64]: ...
+    @property
+    def scores(self) -> NDArray[np.float64]: ...
+    @property
+    def threshold(self) -> float | None: ...
+    @property
+    def layers(self) -> NDArray[np.int64]: ...
+    @property
+    def by_layer(self) -> NDArray[np.float64] | None: ...
+    @property
+    def by_layer_title(self) -> str: ...
+    @property
+    def signed(self) -> bool: ...
+    @property
+    def remark(self) -> str: ...
+
+
+def shown_name(question_id: str, trace: int | None) -> str:
+    """Return what a trace is called: its question, and its number where it is not the first."""
+    return f"question {question_id}" + (f", trace {trace}" if trace else "")
+
+
+def visible(text: str, *, most: int | None = None) -> str:
+    """Return a token's text with what nobody sees made visible, cut to ``most`` characters.
+
+    Spaces stay inside and become ``␣`` where the text begins or ends with one, or is blank.
+    """
+    signs = {"\n": "⏎", "\r": "␍", "\t": "⇥"}
+    shown = "".join(signs.get(sign, sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}")
+                    for sign in text)  # fmt: skip
+    inner = shown.strip(" ")
+    if not inner:
+        shown = "␣" * len(shown) or "(empty)"
+    else:
+        start = len(shown) - len(shown.lstrip(" "))
+        end = len(shown) - len(shown.rstrip(" "))
+        shown = "␣" * start + inner + "␣" * end
+    if most is not None and len(shown) > most:
+        return shown[: most - 1] + "…"
+    return shown
