@@ -1,0 +1,95 @@
+"""``wdsbench inspect`` from the outside."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from builders import Packed, make_dataset
+
+from wdsbench.cli.main import main
+from wdsbench.shards.index import DatasetIndex
+
+
+def run(*words: object) -> int:
+    """Run the command in this process and return its exit code."""
+    with pytest.raises(SystemExit) as ended:
+        main(["inspect", *map(str, words)])
+    code = ended.value.code
+    return code if isinstance(code, int) else int(code is not None)
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Packed:
+    return make_dataset(tmp_path_factory.mktemp("data"), traces=20)
+
+
+def test_help_shows_one_example(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--help") == 0
+    assert "Example: wdsbench inspect shards/" in capsys.readouterr().out
+
+
+def test_a_data_set(packed: Packed, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(packed.folder) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"{packed.folder}: 20 samples of 20 questions, ")
+    for title in ("splits", "fields", "members", "lengths", "layers", "shards"):
+        assert f"\n{title}" in out
+    assert "hidden.npy" in out
+    assert "train-000000.tar" in out
+    assert "  split_by: question" in out
+    assert run(packed.folder, "--json", "--ranges", 3) == 0
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert (found["kind"], found["samples"], found["range_samples"]) == ("dataset", 20, 3)
+    assert err == ""
+    assert run(f"{packed.folder}/*.tar") == 0
+    assert run(packed.folder / "train-000000.tar", packed.folder / "train-000001.tar") == 0
+
+
+def test_a_sample(packed: Packed, capsys: pytest.CaptureFixture[str]) -> None:
+    index = DatasetIndex.open(packed.folder)
+    assert run(packed.folder, "--sample", index.key(0)) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"{index.key(0)}: question {index.question_id(0)}, trace 0, of split")
+    assert "'t0'" in out
+    assert "hidden.npy" in out
+    assert run(packed.folder, "--sample", index.question_id(0), "--json") == 0
+    assert json.loads(capsys.readouterr().out)["key"] == index.key(0)
+    assert run(packed.folder, "--sample", "nobody") == 1
+    assert "neither a member key nor a question id" in capsys.readouterr().err
+
+
+def test_raw_files(packed: Packed, capsys: pytest.CaptureFixture[str]) -> None:
+    pattern = packed.folder.parent / "traces_data" / "*.pkl*"
+    assert run(pattern) == 0
+    out = capsys.readouterr().out
+    assert f"{pattern}: 20 good traces of 20 questions" in out
+    assert "list of array" in out
+    assert "labels in the files: 20 unlabelled" in out
+    assert run(pattern, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["kind"] == "raw"
+    assert run(pattern, "--sample", "q/3.é") == 0
+    assert "'t0'" in capsys.readouterr().out
+
+
+def test_bad_files_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.pkl").write_bytes(b"no [red]pickle[/red]")
+    assert run(tmp_path) == 0
+    assert "not a readable pickle" in " ".join(capsys.readouterr().out.split())
+
+
+def test_errors_are_one_line(
+    packed: Packed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words, error in (
+        ((tmp_path / "none*",), "no file matches"),
+        ((packed.folder, "--ranges", -1), "--ranges -1"),
+        ((packed.folder, packed.folder.parent / "traces_data"), "not both"),
+    ):
+        assert run(*words) == 1
+        text = capsys.readouterr().err
+        assert text.startswith("wdsbench: error: ")
+        assert error in text
+    assert run() == 2

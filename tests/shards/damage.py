@@ -1,0 +1,120 @@
+"""Data sets with one thing wrong, for the tests of verify and repair."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from wdsbench.records import SPLITS
+from wdsbench.shards.index import DatasetIndex
+from wdsbench.shards.members import MEMBERS
+from wdsbench.shards.writer import DatasetWriter, SampleRow
+
+BLOCK = 512
+
+
+@dataclass(frozen=True)
+class Spot:
+    """A member of a packed data set, where the index says it lies."""
+
+    shard: Path
+    name: str
+    row: int
+    offset: int
+    size: int
+
+    @property
+    def end(self) -> int:
+        """Where its padding ends."""
+        return self.offset + self.size + -self.size % BLOCK
+
+
+def spot(source: Path | DatasetIndex, row: int, member: str) -> Spot:
+    """Return where a member lies."""
+    index = source if isinstance(source, DatasetIndex) else DatasetIndex.open(source)
+    shard = int(np.searchsorted(index.first_rows, row, side="right")) - 1
+    return Spot(
+        index.shard_path(shard),
+        index.member_name(row, member),
+        row,
+        int(index.member(member, "offset")[row]),
+        int(index.member(member, "size")[row]),
+    )
+
+
+def flip(path: Path, offset: int, mask: int = 0x40) -> None:
+    """Change one byte of a file."""
+    with path.open("r+b") as file:
+        file.seek(offset)
+        (byte,) = file.read(1)
+        file.seek(offset)
+        file.write(bytes([byte ^ mask]))
+
+
+def npy(array: Any) -> bytes:
+    """Return an array as an npy member."""
+    stream = io.BytesIO()
+    np.save(stream, array)
+    return stream.getvalue()
+
+
+def load(data: bytes) -> Any:
+    """Return the array of an npy member, its own copy."""
+    return np.load(io.BytesIO(data))
+
+
+@dataclass
+class Sample:
+    """One sample on its way into another data set."""
+
+    split: str
+    row: SampleRow
+    members: dict[str, bytes]
+
+    def change(self, **values: Any) -> None:
+        """Give the table other values."""
+        self.row = replace(self.row, **values)
+
+
+def rewritten(folder: Path, out: Path, change: Callable[[list[Sample]], None]) -> Path:
+    """Write the data set again with something changed and every hash right."""
+    index = DatasetIndex.open(folder)
+    columns = index.columns
+    samples = []
+    for row in range(len(index)):
+        members = {}
+        for member in MEMBERS:
+            place = spot(index, row, member)
+            if place.size:
+                data = place.shard.read_bytes()[place.offset : place.offset + place.size]
+                members[member] = data
+        samples.append(
+            Sample(
+                SPLITS[int(columns["split"][row])],
+                SampleRow(
+                    index.key(row),
+                    index.question_id(row),
+                    *(columns[name][row].item() for name in _NAMES),
+                ),
+                members,
+            )
+        )
+    change(samples)
+    writer = DatasetWriter(out, shard_mb=0.05)
+    for sample in samples:
+        writer.add(sample.split, sample.row, {k: [v] for k, v in sample.members.items()})
+    writer.finish(
+        fields=index.file.fields,
+        layers=index.file.layers,
+        provenance=index.file.provenance,
+        labels=index.file.labels,
+    )
+    return out
+
+
+_NAMES = ("trace", "tokens", "state_tokens", "prompt_length", "label", "score")

@@ -1,0 +1,368 @@
+"""Stored traces against the model that made them: random traces run again, unbatched.
+
+Each picked trace is one plain forward pass over its stored tokens: no batch, no padding, no cache.
+What comes out is compared with what is stored. Batching, padding, a wrong layer, tokens that do not
+belong to the states, another model or another precision show up here, and nowhere else.
+
+**What may differ.** Two things, both relative to the largest magnitude ``s`` of the token's state
+in its layer (so that the few tokens of huge states, which large models have, lend nothing to the
+others):
+
+- Stored values are float16, and those computed anew are rounded the same way: half of the last of
+  11 binary digits each, ``2 * 2^-11 * s``.
+- The model's arithmetic rounds by ``u``: 2^-8 bfloat16, 2^-11 float16; in float32 2^-24, times 8
+  for sums of thousands of terms, which are accumulated in float32 itself. A batch multiplies in
+  another order than a lone trace, so that roundings fall differently: about ten on the way through
+  a layer, in both passes, independent, so that they add up as square roots do; the largest of
+  thousands lies four deviations out; and all that is relative to the root mean square of the
+  state, a third of ``s`` or less. ``sqrt(10) * sqrt(2) * 4 / 3 < 6``: after layer l it is
+  ``6 * sqrt(l + 1) * u * s``.
+
+Logits and attention scores are projections of the same states, and spread over some units
+(``SPREAD``): log-probabilities are off by ``6 * sqrt(L) * u`` of that (or of themselves, if that is
+more), and a probability p by p (1 - p) times twice that, at most half of it, and by rounding to
+float16, 2^-12 in each pass.
+
+Measured on the demo's model (6 layers, 60 traces): the whole error of a bfloat16 or float16 pass,
+against one in float32, takes 0.3 to 0.54 of what is allowed of states, 0.43 of attention and 0.1 of
+log-probabilities; two float32 passes 0.1 to 0.5, nearly all of it float16's rounding. A model of
+random weights so large that it amplifies its own errors may pass the bound in half precision.
+
+A fault is of the order of the states themselves, 1 in these units: float32 allows 0.001 in every
+layer; bfloat16 0.02 in the first and 0.13 in the 32nd. So small faults of late layers show in
+float32 only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from wdsbench.errors import ModelError
+from wdsbench.llm.questions import Question
+from wdsbench.llm.states import Answered, StateReader
+from wdsbench.llm.stored import StoredTrace
+from wdsbench.progress import Progress, no_progress
+from wdsbench.records import EdgeLists
+from wdsbench.traces.attention import AttentionRules, EdgeRule
+
+#: Half of the last of float16's 11 binary digits.
+_HALF_ROUNDING: Final = 2.0**-11
+
+#: Steps of float16 below its normal range, and of the smallest normal numbers.
+_HALF_STEP: Final = 2.0**-24
+
+_UNIT_ROUNDOFF: Final = {
+    torch.float32: 8 * 2.0**-24,
+    torch.float16: 2.0**-11,
+    torch.bfloat16: 2.0**-8,
+}
+
+#: Roundings of a layer, both passes, the largest of many: see the module's docstring.
+_GROWTH: Final = 6.0
+
+#: Over which logits and attention scores of language models spread.
+SPREAD: Final = 8.0
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """The largest deviation of one kind in one layer, as a part of what is allowed.
+
+    Attributes:
+        kind: ``states``, ``logprobs``, ``attention``, ``edges`` or ``heads``.
+        layer: None for log-probabilities.
+        deviation: Stored minus computed, absolute.
+        allowed: What the module's docstring derives for that place.
+        place: Of the trace.
+        question_id: Of the trace.
+        token: In the trace.
+    """
+
+    kind: str
+    layer: int | None
+    deviation: float
+    allowed: float
+    place: str
+    question_id: str
+    token: int
+
+    @property
+    def ratio(self) -> float:
+        """Deviation over what is allowed; above 1 is too much."""
+        return self.deviation / self.allowed
+
+
+@dataclass
+class RecomputeReport:
+    """What was found.
+
+    Attributes:
+        traces: Traces that were run again and compared.
+        wrong: Place of each trace with more than is allowed.
+        deviations: The largest of each kind and layer.
+        notes: What could not be compared, and why.
+    """
+
+    traces: int = 0
+    wrong: list[str] = field(default_factory=list)
+    deviations: list[Deviation] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def sound(self) -> bool:
+        """Whether everything agrees, and anything was compared at all."""
+        return not self.wrong and bool(self.deviations)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values by name; JSON has no infinities."""
+        return {
+            "traces": self.traces,
+            "sound": self.sound,
+            "wrong": self.wrong,
+            "deviations": [
+                {
+                    **asdict(found),
+                    "deviation": found.deviation if math.isfinite(found.deviation) else None,
+                    "ratio": found.ratio if math.isfinite(found.ratio) else None,
+                }
+                for found in self.deviations
+            ],
+            "notes": self.notes,
+        }
+
+
+def recompute(
+    traces: Sequence[StoredTrace],
+    model: Any,
+    tokenizer: Any,
+    *,
+    layers: Sequence[int] | None = None,
+    progress: Progress = no_progress,
+) -> RecomputeReport:
+    """Run stored traces again and compare.
+
+    Args:
+        traces: From module ``stored``.
+        model: The model that made them, in the precision it had then.
+        tokenizer: Its tokenizer.
+        layers: Which of the model's layers are stored, from 0; None: all.
+        progress: Draws over traces.
+
+    Raises:
+        ModelError: The model has other layers or features than the traces, or fewer tokens.
+    """
+    report = RecomputeReport()
+    worst: dict[tuple[str, int | None], Deviation] = {}
+    notes: dict[str, None] = {}
+    for trace in progress(traces, len(traces), "recomputing"):
+        found = list(_compared(trace, model, tokenizer, layers, notes))
+        report.traces += bool(found)
+        if any(not deviation.ratio <= 1 for deviation in found):
+            report.wrong.append(f"{trace.place}, question {trace.question_id}")
+        for deviation in found:
+            known = worst.get((deviation.kind, deviation.layer))
+            if known is None or deviation.ratio > known.ratio:
+                worst[deviation.kind, deviation.layer] = deviation
+    order = ("states", "logprobs", "attention", "edges", "heads")
+    report.deviations = sorted(
+        worst.values(), key=lambda found: (order.index(found.kind), found.layer or 0)
+    )
+    report.notes = list(notes)
+    return report
+
+
+def _compared(
+    trace: StoredTrace,
+    model: Any,
+    tokenizer: Any,
+    layers: Sequence[int] | None,
+    notes: dict[str, None],
+) -> Iterator[Deviation]:
+    """Yield the largest deviation of each kind and layer of one trace."""
+    if len(trace.tokens) < 2:
+        notes["traces without token ids were not compared (imports may have none)"] = None
+        return
+    if trace.hidden is None:
+        notes["states were not compared: they were reduced to components while packing"] = None
+    raw = _lone_pass(trace, model, tokenizer, layers)
+    states = np.stack(raw["hidden_states"])
+    numbers = list(range(len(states)) if layers is None else layers)
+    unit = _UNIT_ROUNDOFF.get(model.dtype, _UNIT_ROUNDOFF[torch.float32])
+    if trace.hidden is not None:
+        yield from _compared_states(trace, trace.hidden, states, numbers, unit)
+    depth = getattr(model.config, "num_hidden_layers", numbers[-1] + 1)
+    if trace.logprobs is not None:
+        yield _compared_logprobs(trace, trace.logprobs, raw["token_logprobs"], depth, unit)
+    maps = raw.get("attentions")
+    if maps is None:
+        return
+    for place, layer in enumerate(numbers):
+        allowed = _HALF_ROUNDING + _GROWTH * math.sqrt(layer + 1) * unit * SPREAD / 2
+        own = maps[place].astype(np.float32)
+        if trace.maps is not None:
+            differs = np.abs(trace.maps[place].astype(np.float32) - own).max(axis=(0, 2))
+            yield _largest(trace, "attention", layer, differs, np.full(len(differs), allowed))
+        if trace.edges is not None:
+            mean = own.mean(axis=0)
+            yield _compared_edges(trace, "edges", (place, layer), [mean], trace.edges, allowed)
+        if trace.heads is not None:
+            yield _compared_edges(trace, "heads", (place, layer), list(own), trace.heads, allowed)
+
+
+def _lone_pass(
+    trace: StoredTrace, model: Any, tokenizer: Any, layers: Sequence[int] | None
+) -> dict[str, Any]:
+    """Return the raw trace of one forward pass over the stored tokens alone."""
+    prompt = trace.prompt_length or 1
+    positions = getattr(model.config, "max_position_embeddings", None)
+    if positions is not None and len(trace.tokens) > positions:
+        raise ModelError(
+            f"{trace.place}: {len(trace.tokens)} tokens, the model has {positions} positions; give"
+            " the model that made the traces"
+        )
+    words = model.get_input_embeddings().num_embeddings
+    if max(trace.tokens) >= words or min(trace.tokens) < 0:
+        raise ModelError(
+            f"{trace.place}: token {max(trace.tokens)}, the model knows {words}; give the model"
+            " that made the traces"
+        )
+    wanted = any(part is not None for part in (trace.maps, trace.edges, trace.heads))
+    rules = AttentionRules(("full",) if wanted else ())
+    item = Answered(
+        Question(trace.question_id, "", ()),
+        trace.tokens[:prompt],
+        trace.tokens[prompt:],
+        finished=True,
+        empty=False,
+    )
+    (raw,) = StateReader(model, tokenizer, rules, layers).read([item])
+    return raw
+
+
+def _compared_states(
+    trace: StoredTrace,
+    stored: NDArray[Any],
+    states: NDArray[Any],
+    numbers: Sequence[int],
+    unit: float,
+) -> Iterator[Deviation]:
+    if stored.shape[0] != states.shape[0] or stored.shape[2] != states.shape[2]:
+        raise ModelError(
+            f"{trace.place}: {stored.shape[0]} layers of {stored.shape[2]} features, the model has"
+            f" {states.shape[0]} of {states.shape[2]}; give the model that made the traces, and"
+            " the layers that were kept"
+        )
+    first = states.shape[1] - stored.shape[1]  # states of the last token alone are its
+    for layer, ours, again in zip(numbers, stored, states[:, first:], strict=True):
+        known = ours.astype(np.float64)
+        computed = again.astype(np.float64)
+        finite = np.isfinite(known)
+        # An infinity that was stored must come out as one: float16 ends where float32 does not.
+        differs = np.where(finite, np.abs(np.where(finite, known, 0) - computed), 0.0)
+        scale = np.where(finite, np.abs(known), 0).max(axis=1)
+        part = 2 * _HALF_ROUNDING + _GROWTH * math.sqrt(layer + 1) * unit
+        allowed = part * scale + _HALF_STEP
+        yield _largest(trace, "states", layer, differs.max(axis=1), allowed, first)
+
+
+def _compared_logprobs(
+    trace: StoredTrace,
+    stored: NDArray[np.float32],
+    again: NDArray[np.float32],
+    depth: int,
+    unit: float,
+) -> Deviation:
+    known, computed = stored.astype(np.float64), again.astype(np.float64)
+    both = np.isneginf(known) & np.isneginf(computed)
+    differs = np.where(both, 0.0, np.abs(np.where(both, 0, known) - np.where(both, 0, computed)))
+    scale = np.maximum(SPREAD, np.where(np.isfinite(known), np.abs(known), 0))
+    allowed = _GROWTH * math.sqrt(depth) * unit * scale
+    return _largest(trace, "logprobs", None, differs, allowed, trace.prompt_length or 0)
+
+
+def _compared_edges(
+    trace: StoredTrace,
+    kind: str,
+    of: tuple[int, int],
+    maps: list[NDArray[Any]],
+    edges: EdgeLists,
+    allowed: float,
+) -> Deviation:
+    """Return the largest deviation of the layer's edges: of a weight, or of an edge that is missing
+    from its list though it weighs more than those in it.
+
+    Args:
+        trace: The trace.
+        kind: ``edges`` or ``heads``.
+        of: The layer's place in the trace, and its number in the model.
+        maps: Computed anew: one for each of the layer's lists.
+        edges: Of all layers.
+        allowed: Deviation of a weight.
+    """
+    place, layer = of
+    tokens = len(trace.tokens)
+    below = np.tril(np.ones((tokens, tokens), bool), -1)
+    differs = np.zeros(tokens)
+    spans = list(pairwise(edges.pointer.tolist()))[place * len(maps) : (place + 1) * len(maps)]
+    for own, (first, last) in zip(maps, spans, strict=True):
+        source, target = edges.index[:, first:last].astype(np.int64)
+        weight = edges.weight[first:last].astype(np.float32)
+        np.maximum.at(differs, target, np.abs(weight - own[target, source]))
+        left = below.copy()
+        left[target, source] = False
+        limit = _limits(trace, kind, target, weight, tokens)
+        if limit is not None:
+            over = np.where(left, own - limit[:, None], 0.0)
+            np.maximum(differs, over.max(axis=1), out=differs)
+    return _largest(trace, kind, layer, differs, np.full(tokens, allowed))
+
+
+def _limits(
+    trace: StoredTrace,
+    kind: str,
+    target: NDArray[np.int64],
+    weight: NDArray[np.float32],
+    tokens: int,
+) -> NDArray[np.float32] | None:
+    """Return float32 ``[T]``: what no edge that was left out may weigh more than; None: unknown."""
+    if kind == "heads":
+        threshold = trace.head_threshold
+        return None if threshold is None else np.full(tokens, threshold, np.float32)
+    if trace.edge_rule is None:
+        return None
+    rule = EdgeRule.parse(trace.edge_rule)
+    if rule.kind == "threshold":
+        return np.full(tokens, rule.value, np.float32)
+    least = np.full(tokens, np.inf, np.float32)
+    np.minimum.at(least, target, weight)
+    return least
+
+
+def _largest(
+    trace: StoredTrace,
+    kind: str,
+    layer: int | None,
+    differs: NDArray[Any],
+    allowed: NDArray[Any],
+    first_token: int = 0,
+) -> Deviation:
+    """Return the deviation that is largest beside what is allowed; NaN counts as infinite."""
+    differs = np.where(np.isnan(differs), np.inf, differs)
+    worst = int(np.argmax(differs / allowed))
+    return Deviation(
+        kind=kind,
+        layer=layer,
+        deviation=float(differs[worst]),
+        allowed=float(allowed[worst]),
+        place=trace.place,
+        question_id=trace.question_id,
+        token=first_token + worst,
+    )

@@ -1,0 +1,219 @@
+"""The full check of raw trace files: every bad file and trace with its reason, and on to the next.
+
+Reading stops at the first bad trace, since what packs must not skip; this looks at each trace by
+itself. What is checked is what packing checks (modules ``read`` and ``check``), and beyond it what
+holds between traces: a question's trace number comes once.
+
+A file that cannot be read to its end (cut, damaged, hostile) is one problem, after those of the
+traces before the damage; a pickle is one object, so that usually none of its traces can be had.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from wdsbench.errors import TraceError
+from wdsbench.progress import Progress, no_progress
+from wdsbench.records import Trace
+from wdsbench.traces.check import check_trace
+from wdsbench.traces.files import expand_patterns
+from wdsbench.traces.objects import raw_objects
+from wdsbench.traces.tensors import sequence_traces
+
+
+@dataclass(frozen=True)
+class RawProblem:
+    """A bad file or trace.
+
+    Attributes:
+        file: Path of the file.
+        position: Place of the trace in it, from 0; None: the file itself.
+        question_id: Where it is known.
+        detail: What was seen, what is allowed, what to do.
+    """
+
+    file: str
+    detail: str
+    position: int | None = None
+    question_id: str | None = None
+
+    @property
+    def text(self) -> str:
+        """One line: place, then detail."""
+        error = TraceError(
+            self.detail, file=self.file, position=self.position, question_id=self.question_id
+        )
+        return str(error)
+
+
+@dataclass
+class RawReport:
+    """What was found.
+
+    Attributes:
+        files: Files looked at.
+        bad_files: Files that could not be read to their end.
+        traces: Good traces.
+        bad_traces: Traces with a problem.
+        tokens: Of the good ones.
+        questions: Different questions of the good ones.
+        problems: All of them, files in order.
+        remarks: What reading changes to bring traces into form, and how often.
+    """
+
+    files: int = 0
+    bad_files: int = 0
+    traces: int = 0
+    bad_traces: int = 0
+    tokens: int = 0
+    questions: int = 0
+    problems: list[RawProblem] = field(default_factory=list)
+    remarks: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values by name."""
+        return {**asdict(self), "sound": self.sound}
+
+
+def verify_raw(patterns: Sequence[str | Path], *, progress: Progress = no_progress) -> RawReport:
+    """Check raw trace files and return every problem; memory is bounded by one file.
+
+    Args:
+        patterns: Files, folders or globs of raw trace files.
+        progress: Draws over files.
+
+    Raises:
+        TraceError: A pattern matches nothing, or what is no trace file.
+        ValueError: A pattern is empty.
+    """
+    files = expand_patterns(patterns)
+    run = _Run()
+    for path in progress(files, len(files), "verifying"):
+        run.add_file(path)
+    report = run.report
+    report.questions = len(run.questions)
+    report.remarks = dict(run.remarks)
+    return report
+
+
+class _Run:
+    """Takes file after file and keeps count."""
+
+    def __init__(self) -> None:
+        self.report = RawReport()
+        self.questions: set[str] = set()
+        self.remarks: Counter[str] = Counter()
+        self._numbered: dict[tuple[str, int], str] = {}
+        self._contents: dict[tuple[str, int], tuple[str, str]] = {}
+
+    def add_file(self, path: Path) -> None:
+        """Check one file."""
+        report, before = self.report, self.report.traces + self.report.bad_traces
+        report.files += 1
+        try:
+            position = 0
+            for content in raw_objects(path):
+                for found in _checked(content, str(path), position):
+                    position += 1
+                    if isinstance(found, TraceError):
+                        self._refuse(path, found)
+                    else:
+                        self._take(path, found)
+        except TraceError as error:  # of the file, or of what its traces stand in
+            report.bad_files += 1
+            report.problems.append(
+                RawProblem(str(path), error.detail, error.position, error.question_id)
+            )
+            return
+        if report.traces + report.bad_traces == before:
+            report.bad_files += 1
+            report.problems.append(RawProblem(str(path), "the file holds no traces; leave it out."))
+
+    def _refuse(self, path: Path, error: TraceError) -> None:
+        self.report.bad_traces += 1
+        self.report.problems.append(
+            RawProblem(str(path), error.detail, error.position, error.question_id)
+        )
+
+    def _take(self, path: Path, trace: Trace) -> None:
+        """Count a trace that is good by itself, if it is no other's copy."""
+        detail = self._clash(trace)
+        if detail is not None:
+            self.report.bad_traces += 1
+            self.report.problems.append(
+                RawProblem(str(path), detail, trace.position, trace.question_id)
+            )
+            return
+        self.report.traces += 1
+        self.report.tokens += trace.tokens.size or trace.hidden.shape[1]
+        self.questions.add(trace.question_id)
+        self.remarks.update(trace.remarks)
+
+    def _clash(self, trace: Trace) -> str | None:
+        """Return why a trace cannot stand beside those before it, as packing judges it."""
+        place = f"{trace.file}, trace {trace.position}"
+        if trace.trace_number is not None:
+            first = self._numbered.setdefault((trace.question_id, trace.trace_number), place)
+            if first != place:
+                return f"has trace number {trace.trace_number}, as has {first}."
+            return None
+        # Within a file equal traces may be equal answers; across files they are a copy.
+        digest = xxhash.xxh3_64_intdigest(trace.hidden.data)
+        file, first = self._contents.setdefault((trace.question_id, digest), (trace.file, place))
+        if file != trace.file:
+            return (
+                f"is the same trace as {first}; if the file is no copy, give the traces a"
+                " trace_number."
+            )
+        return None
+
+
+def _checked(
+    content: list[Any] | Mapping[str, Any], file: str, position: int
+) -> Iterator[Trace | TraceError]:
+    """Yield each trace in an object of a file, or what is wrong with it.
+
+    Raises:
+        TraceError: The object holds no traces.
+    """
+    if isinstance(content, Mapping):
+        yield from _checked_sequences(content, file)
+        return
+    for place in range(len(content)):
+        raw, content[place] = content[place], None
+        try:
+            yield check_trace(raw, file, position + place)
+        except TraceError as error:
+            yield error
+
+
+def _checked_sequences(content: Mapping[str, Any], file: str) -> Iterator[Trace | TraceError]:
+    """Yield the traces of a preprocessed file; behind a bad one, go on with those after it."""
+    first = 0
+    while True:
+        rest = {
+            name: content[name][first:] if first else content[name]
+            for name in ("sequences", "question_ids", "labels", "graphs")
+            if content.get(name) is not None
+        }
+        try:
+            for trace in sequence_traces(rest, file):
+                yield replace(trace, position=first + trace.position)
+            return
+        except TraceError as error:
+            if error.position is None:  # of the file
+                raise
+            place = first + error.position
+            yield TraceError(error.detail, file=file, position=place, question_id=error.question_id)
+            first = place + 1

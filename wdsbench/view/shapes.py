@@ -1,0 +1,155 @@
+"""Shapes and ranges of many values, summed up: what module ``inspect`` tells."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wdsbench.traces.arrays import is_tensor
+
+#: Kinds of values that a key may be described as before it is simply "mixed".
+_KINDS_SHOWN: Final = 4
+
+
+@dataclass
+class Ranges:
+    """Per layer: smallest and largest finite value, root mean square, NaN and infinities."""
+
+    low: list[float] = field(default_factory=list)
+    high: list[float] = field(default_factory=list)
+    squares: list[float] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+    nan: list[int] = field(default_factory=list)
+    infinite: list[int] = field(default_factory=list)
+
+    def add(self, layers: Iterable[NDArray[Any]]) -> None:
+        """Take in the states of one trace."""
+        for number, values in enumerate(layers):
+            if number == len(self.low):
+                self.low.append(math.inf)
+                self.high.append(-math.inf)
+                for column in (self.squares, self.counts, self.nan, self.infinite):
+                    column.append(0)
+            flat = values.reshape(-1).astype(np.float32)
+            finite = np.isfinite(flat)
+            if not finite.all():
+                self.nan[number] += int(np.isnan(flat).sum())
+                self.infinite[number] += int(np.isinf(flat).sum())
+                flat = flat[finite]
+            if flat.size:
+                self.low[number] = min(self.low[number], float(flat.min()))
+                self.high[number] = max(self.high[number], float(flat.max()))
+                self.squares[number] += float(np.square(flat, dtype=np.float64).sum())
+                self.counts[number] += flat.size
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """Return a row a layer."""
+        rows = zip(
+            self.low, self.high, self.squares, self.counts, self.nan, self.infinite, strict=True
+        )
+        return [
+            {
+                "layer": number,
+                "min": low if count else None,
+                "max": high if count else None,
+                "rms": math.sqrt(squares / count) if count else None,
+                "nan": nan,
+                "infinite": infinite,
+            }
+            for number, (low, high, squares, count, nan, infinite) in enumerate(rows)
+        ]
+
+
+@dataclass
+class KeyShape:
+    """What stands under one key, over all traces."""
+
+    traces: int = 0
+    kinds: dict[str, None] = field(default_factory=dict)
+    dtypes: dict[str, None] = field(default_factory=dict)
+    axes: list[tuple[int, int]] | None = None
+    ragged: bool = False
+
+    def add(self, kind: str, shape: tuple[int, ...] | None, dtype: str | None) -> None:
+        """Take in one value."""
+        self.traces += 1
+        self.kinds[kind] = None
+        if dtype is not None:
+            self.dtypes[dtype] = None
+        if shape is None or self.ragged:
+            return
+        if self.axes is None:
+            self.axes = [(size, size) for size in shape]
+        elif len(self.axes) != len(shape):
+            self.ragged = True
+        else:
+            self.axes = [
+                (min(low, size), max(high, size))
+                for (low, high), size in zip(self.axes, shape, strict=True)
+            ]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return type, shape (axes that differ as ``"3..17"``), dtype and number of traces."""
+        kinds = list(self.kinds)
+        shape = None
+        if self.axes is not None and not self.ragged:
+            shape = [low if low == high else f"{low}..{high}" for low, high in self.axes]
+        return {
+            "type": " or ".join(kinds) if len(kinds) <= _KINDS_SHOWN else "mixed",
+            "shape": "ragged" if self.ragged else shape,
+            "dtype": " or ".join(self.dtypes) or None,
+            "traces": self.traces,
+        }
+
+
+def described(value: object) -> tuple[str, tuple[int, ...] | None, str | None]:
+    """Return (type, shape, dtype) of a value, arrays in a list as one more axis."""
+    if isinstance(value, np.ndarray):
+        return "array", value.shape, str(value.dtype)
+    if is_tensor(value):
+        tensor: Any = value
+        return "tensor", tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
+    if isinstance(value, list | tuple):
+        return _described_list(value)
+    if isinstance(value, str):
+        return "text", None, None
+    return ("nothing" if value is None else type(value).__name__), None, None
+
+
+def _described_list(values: Sequence[Any]) -> tuple[str, tuple[int, ...] | None, str | None]:
+    parts = {described(value) for value in values[:1]} if _all_scalars(values) else {
+        described(value) for value in values
+    }  # fmt: skip
+    if not parts:
+        return "list", (0,), None
+    kinds = " or ".join(sorted({kind for kind, _, _ in parts}))
+    shapes = {shape for _, shape, _ in parts}
+    dtypes = " or ".join(sorted({dtype for _, _, dtype in parts if dtype}))
+    (first, *others) = shapes
+    inner = first if not others and first is not None else ()
+    ragged = "" if not others else " of several shapes"
+    return f"list of {kinds}{ragged}", (len(values), *inner), dtypes or None
+
+
+def _all_scalars(values: Sequence[Any]) -> bool:
+    """Return whether a list may be told by its first entry: token ids, texts."""
+    return bool(values) and isinstance(values[0], int | float | str)
+
+
+def spread(values: Any) -> dict[str, float] | None:
+    """Return least, median, mean, largest and sum; None of nothing."""
+    array = np.asarray(values, np.int64)
+    if not array.size:
+        return None
+    return {
+        "min": int(array.min()),
+        "median": float(np.median(array)),
+        "mean": float(array.mean()),
+        "max": int(array.max()),
+        "total": int(array.sum()),
+    }
