@@ -47,6 +47,16 @@ def write_json(path: Path, value: Any) -> None:
     write_whole(path, (text + "\n").encode())
 
 
+def remove_versions(folder: Path, pattern: str, but: str | None = None) -> None:
+    """Remove the files of ``folder`` that match ``pattern``, whole or left unfinished by a killed
+    writer, except the one named ``but``.
+    """
+    for each in (pattern, temp_path(Path(pattern)).name):
+        for old in folder.glob(each):
+            if old.name != but:
+                old.unlink()
+
+
 def sync_folder(folder: Path) -> None:
     """Flush a folder's entries to the disk: a rename lives in the folder, not in the file."""
     descriptor = os.open(folder, os.O_RDONLY)

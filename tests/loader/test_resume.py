@@ -5,13 +5,17 @@ and the same number of steps on every rank.
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
+import signal
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from builders import Packed, make_dataset
 from loaded import check_states
@@ -292,3 +296,53 @@ def test_batches_of_no_samples(packed: Packed, as_rank: Appoint) -> None:
             assert len(sizes) == len(loader)
             assert 0 in sizes
             loader.close()
+
+
+def test_workers_leave_a_signal_to_who_handles_it(packed: Packed) -> None:
+    """Launchers send SIGTERM to all processes of a job; training saves its state first."""
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
+    try:
+        loader = load(packed, 2)
+        iterator = iter(loader)
+        first = contents(islice(iterator, 1))
+        for child in multiprocessing.active_children():
+            assert child.pid is not None
+            os.kill(child.pid, signal.SIGTERM)
+        rest = contents(iterator)
+        loader.close()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert first + rest == contents(load(packed, 2))
+
+
+ENDS = """
+import signal, sys, weakref
+
+class Owner:
+    pass
+
+owner = Owner()
+weakref.finalize(owner, print)  # before multiprocessing is imported: its turn at exit is the last
+
+def main():
+    from wdsbench import TraceLoader
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
+    loader = TraceLoader(sys.argv[1], split=None, num_workers=2, batch_size=1)
+    for batch in loader:
+        signal.raise_signal(signal.SIGTERM)
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_workers_that_ignore_a_signal_end_all_the_same(packed: Packed, tmp_path: Path) -> None:
+    script = tmp_path / "ends.py"
+    script.write_text(ENDS)
+    done = run_file(script, packed.folder)
+    assert (done.returncode, done.stderr) == (3, "")
+
+
+def test_a_seed_of_numpy_is_json_too(packed: Packed) -> None:
+    state = load(packed, seed=np.int64(5)).state_dict()
+    assert json.loads(json.dumps(state)) == load(packed, seed=5).state_dict()

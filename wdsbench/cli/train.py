@@ -134,7 +134,7 @@ def command(
         results = train_seeds(shards, names, out, config, seeds, train=once, progress=bar)
     else:
         results = train(shards, names, out, config, progress=bar, resume=resume)
-    if int(os.environ.get("RANK", "0")):
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and int(os.environ.get("RANK", "0")):
         return  # the first rank speaks for all
     if as_json:
         print_json(results.as_json())

@@ -9,6 +9,7 @@ ranks, worker, workers).
 
 from __future__ import annotations
 
+import operator
 import time
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -102,7 +103,7 @@ class TraceLoader:
         self.split = split
         self.batch_size = at_least(batch_size, 1, "batch_size")
         self.drop_last = drop_last
-        self.seed = seed
+        self.seed = operator.index(seed)
         self.num_workers = at_least(num_workers, 0, "num_workers")
         self.device = None if device is None else as_device(device)
         self.stats = LoaderStats()
@@ -110,7 +111,7 @@ class TraceLoader:
         shuffle = at_least(shuffle, 0, "shuffle")
         if layout not in LAYOUTS:
             raise ValueError(f"layout: {layout!r} is not one of {', '.join(LAYOUTS)}")
-        self._reading = Reading(self.index, split, self.batch_size, drop_last, shuffle, seed)
+        self._reading = Reading(self.index, split, self.batch_size, drop_last, shuffle, self.seed)
         rows = self._reading.rows()
         self._plan = make_plan(
             self.index,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice
 
 import numpy as np
@@ -85,9 +86,7 @@ class Reading:
     def share(self, consumer: Consumer | None = None) -> int:
         """Return the samples of a reader; of this rank as one reader where none is named."""
         reader = consumer or replace(this_consumer(), worker=0, workers=1)
-        shards = self.index.shards_of(self.split)
-        total = sum(self.index.file.shardlist[shard].nsamples for shard in shards)
-        return len(share_of(total, reader.number, reader.count))
+        return len(share_of(self._total, reader.number, reader.count))
 
     def steps(self, workers: int) -> list[int]:
         """Return the batches of each of a rank's ``workers`` readers; the same for every rank."""
@@ -101,6 +100,12 @@ class Reading:
         sizes = [self._sizes(reader) for reader in self._readers(start.workers)]
         done = turns_after([len(found) for found in sizes], start.batches).done
         return sum(sum(found[skip:]) for found, skip in zip(sizes, done, strict=True))
+
+    @cached_property
+    def _total(self) -> int:
+        """The samples of the split; asked for once a rank and worker."""
+        shards = self.index.shards_of(self.split)
+        return sum(self.index.file.shardlist[shard].nsamples for shard in shards)
 
     def _readers(self, workers: int) -> list[Consumer]:
         """Return this rank's readers."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import select
-import weakref
+import signal
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
+from multiprocessing.util import Finalize
 from typing import Any
 
 import numpy as np
@@ -102,7 +103,9 @@ class WorkerTeam:
         # What the workers have begun and nobody reads yet.
         self._begun: tuple[int, Start] | None = None
         self._pid = os.getpid()
-        self._finalizer = weakref.finalize(self, _stop, self._members, self._pid)
+        # With a priority it runs before multiprocessing, at exit, sends its children SIGTERM and
+        # waits for them: in vain where they ignore it.
+        self._finalizer = Finalize(self, _stop, (self._members, self._pid), exitpriority=10)
         tasks: list[WorkerTask] = []
         for worker in range(workers):
             slabs = [SharedSlab(size) for _ in range(SLABS_EACH)]
@@ -181,9 +184,14 @@ class WorkerTeam:
         ours, theirs = context.Pipe()
         forks = context.get_start_method() == "fork"
         foreign = [ours, *(member.connection for member in self._members)] if forks else []
+        # Who handles SIGTERM itself (training saves its state first) needs its workers until then,
+        # and launchers send it to all processes of a job.
+        ignored = [signal.SIGINT]
+        if callable(signal.getsignal(signal.SIGTERM)):
+            ignored.append(signal.SIGTERM)
         process = context.Process(  # type: ignore[attr-defined]
             target=work,
-            args=(task if forks else None, slabs, theirs, foreign),
+            args=(task if forks else None, slabs, theirs, foreign, ignored),
             daemon=True,
             name=f"wdsbench-worker-{task.consumer.worker}",
         )

@@ -104,7 +104,11 @@ class WorkerTask:
 
 
 def work(
-    task: WorkerTask | None, slabs: list[SharedSlab], orders: Connection, foreign: list[Connection]
+    task: WorkerTask | None,
+    slabs: list[SharedSlab],
+    orders: Connection,
+    foreign: list[Connection],
+    ignored: list[signal.Signals],
 ) -> None:
     """Serve until told to quit, or until the training process is gone.
 
@@ -115,8 +119,10 @@ def work(
         orders: From the training process, and back to it.
         foreign: The training process's ends of pipes that a fork has copied; kept open here they
             would hide its death from other workers.
+        ignored: Signals that are the training process's to handle, such as that of Ctrl-C.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the training process's to handle
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
     for connection in foreign:
         connection.close()
     with suppress(_ParentGoneError):  # there is nobody to tell

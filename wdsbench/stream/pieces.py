@@ -8,8 +8,10 @@ listed in the order of the deal, with empty ones where a reader has fewer.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 
 from wdsbench.shards.index import DatasetIndex
 from wdsbench.stream.assign import this_consumer
@@ -48,9 +50,9 @@ def cut_pieces(
     if shuffle:
         order_rng("shards", seed, epoch).shuffle(shards)
     sizes = [index.file.shardlist[shard].nsamples for shard in shards]
-    total = sum(sizes)
+    starts = [0, *accumulate(sizes)]
     shares = [
-        _cut_share(index, shards, sizes, share_of(total, reader, readers))
+        _cut_share(index, shards, starts, share_of(starts[-1], reader, readers))
         for reader in range(readers)
     ]
     longest = max(len(share) for share in shares)
@@ -59,17 +61,22 @@ def cut_pieces(
 
 
 def _cut_share(
-    index: DatasetIndex, shards: list[int], sizes: list[int], share: range
+    index: DatasetIndex, shards: list[int], starts: list[int], share: range
 ) -> list[Piece]:
+    """Return the pieces of a share; ``starts``: where each shard starts in the epoch, then its end.
+
+    What is looked at are the share's own shards, for every reader cuts all shares.
+    """
     pieces: list[Piece] = []
-    start = 0
-    for shard, size in zip(shards, sizes, strict=True):
-        first, last = max(share.start, start), min(share.stop, start + size)
+    place = bisect_right(starts, share.start) - 1
+    while place < len(shards) and starts[place] < share.stop:
+        shard, start = shards[place], starts[place]
+        first, last = max(share.start, start), min(share.stop, starts[place + 1])
         if first < last:
             pieces.append(
                 Piece(index.file.shardlist[shard].url, shard, first - start, last - first)
             )
-        start += size
+        place += 1
     return pieces
 
 

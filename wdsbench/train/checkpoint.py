@@ -24,7 +24,7 @@ import xxhash
 
 from wdsbench.detect.registry import DetectorShape, Kind, detector_spec
 from wdsbench.errors import DetectorError
-from wdsbench.files import remove_if_empty, write_json, write_whole
+from wdsbench.files import remove_if_empty, remove_versions, write_json, write_whole
 from wdsbench.train.fitted import FittedDetector, StoredTraces
 
 CARD_NAME = "detector.json"
@@ -90,17 +90,14 @@ def save_detector(fitted: FittedDetector, folder: Path) -> Path:
         "weights": weights_name,
     }
     write_json(folder / CARD_NAME, card)
-    for old in folder.glob(_WEIGHTS_GLOB):
-        if old.name != weights_name:
-            old.unlink()
+    remove_versions(folder, _WEIGHTS_GLOB, but=weights_name)
     return folder / CARD_NAME
 
 
 def remove_detector(folder: Path) -> None:
     """Remove card and weights, and ``folder`` unless it holds other files."""
     (folder / CARD_NAME).unlink(missing_ok=True)  # first: a card names a complete weights file
-    for weights in folder.glob(_WEIGHTS_GLOB):
-        weights.unlink()
+    remove_versions(folder, _WEIGHTS_GLOB)
     remove_if_empty(folder)
 
 

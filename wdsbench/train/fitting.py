@@ -84,17 +84,10 @@ class Run:
 
     def keeper(self, name: str, shape: DetectorShape) -> Keeper:
         """Return who keeps the state of a detector's fit."""
-        config = self.source.config
-        settings = {k: v for k, v in config.as_json().items() if k not in FREE_ON_RESUME}
+        setting = fit_setting(name, self.source.config, self.ranks, self.index)
         return Keeper(
             folder=self.state_folder(name),
-            setting={
-                **settings,
-                "detector": name,
-                "shape": asdict(shape),
-                "ranks": self.ranks.count,
-                "labels": labels_digest(self.index),
-            },
+            setting={**setting, "shape": asdict(shape)},
             resume=self.resume,
             switch=self.switch,
         )
@@ -111,6 +104,17 @@ class Run:
                 assert batch.hidden is not None, "the loader was asked for hidden states"
                 running.update(batch.hidden)
         return running
+
+
+def fit_setting(name: str, config: TrainConfig, ranks: Ranks, index: Any) -> dict[str, Any]:
+    """Return what must be the same when a detector's fit goes on, but for its shape."""
+    settings = {k: v for k, v in config.as_json().items() if k not in FREE_ON_RESUME}
+    return {
+        **settings,
+        "detector": name,
+        "ranks": ranks.count,
+        "labels": labels_digest(index),
+    }
 
 
 def labels_digest(index: Any) -> str | None:

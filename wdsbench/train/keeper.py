@@ -11,6 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from wdsbench.errors import StoppedError
 from wdsbench.train.state import FitState, Progress, load_state, require_same, save_state
 
 #: What asks a run to save its state and end: Ctrl-C, and a cluster's scheduler.
@@ -23,13 +24,19 @@ class StopSwitch:
 
     Attributes:
         asked: Set by the first signal.
+        waits: Whether it waits to be looked at; else it ends the block where it stands.
     """
 
     asked: bool = False
+    waits: bool = True
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Let the first signal set the switch, and the second one do what it always does."""
+        """Let the first signal set the switch, and the second one do what it always does.
+
+        Raises:
+            StoppedError: A signal did not wait, or Ctrl-C came twice.
+        """
         if threading.current_thread() is not threading.main_thread():
             yield  # handlers are the main thread's
             return
@@ -38,14 +45,29 @@ class StopSwitch:
         def ask(number: int, _frame: FrameType | None) -> None:
             self.asked = True
             signal.signal(number, before[signal.Signals(number)])
+            if not self.waits:
+                raise KeyboardInterrupt  # no `except Exception` on the way swallows it
 
         for number in SIGNALS:
             signal.signal(number, ask)
         try:
             yield
+        except KeyboardInterrupt as error:
+            raise StoppedError(
+                "stopped by a signal; --resume goes on from what was saved before"
+            ) from error
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Let a signal wait within the block, which looks at it when its work is saved."""
+        before, self.waits = self.waits, True
+        try:
+            yield
+        finally:
+            self.waits = before
 
 
 @dataclass(frozen=True)

@@ -102,13 +102,14 @@ def fit(
         if on_resume is not None and work.progress.records:
             on_resume(work.progress.records)
         left = range(work.progress.epoch, config.epochs)
-        for epoch in progress(left, len(left), what):
-            if work.progress.finished:
-                break
-            record = work.run_epoch(epoch)
-            if on_epoch is not None:
-                on_epoch(record)
-            work.end_epoch()
+        with keeper.switch.waiting():
+            for epoch in progress(left, len(left), what):
+                if work.progress.finished:
+                    break
+                record = work.run_epoch(epoch)
+                if on_epoch is not None:
+                    on_epoch(record)
+                work.end_epoch()
         return work.result()
 
 
@@ -124,13 +125,16 @@ class _Fit:
         ranks: Ranks,
         keeper: Keeper,
     ) -> None:
-        self.progress = Progress()
+        state = keeper.load()
+        self.progress = Progress() if state is None else state.progress
         self._detector = detector.to(device)
         self._data = data
         self._config = config
         self._device = device
         self._ranks = ranks
         self._keeper = keeper
+        if state is None:
+            self.progress.total_steps = self._total_steps()
         self._stepper = Stepper(
             detector,
             data.inputs,
@@ -138,12 +142,10 @@ class _Fit:
             device,
             ranks=ranks,
             positive_weight=data.positive_weight,
-            total_steps=self._total_steps(),
+            total_steps=self.progress.total_steps,
         )
         self._best_weights: dict[str, Tensor] = {}
-        self._unlabelled = 0
         self._saved_at = time.monotonic()
-        state = keeper.load()
         if state is not None:
             self._go_on(state)
         elif ranks.count > 1:  # the same weights, but not the same dropout
@@ -159,11 +161,8 @@ class _Fit:
             raise DetectorError(
                 "no training sample has a label; score the traces and pack again with --scores"
             )
+        self._require_finite_loss()
         mean = done.loss / done.labelled
-        if not abs(mean) < float("inf"):
-            raise DetectorError(
-                f"the loss of epoch {epoch} is {mean}; lower the learning rate, or pack again"
-            )
         reached = self._validate()
         better = reached > done.best_auroc
         if better:
@@ -181,7 +180,6 @@ class _Fit:
             learning_rate=self._stepper.learning_rate(max(done.step - 1, 0)),
         )
         done.records.append(record)
-        self._unlabelled = done.unlabelled
         return record
 
     def end_epoch(self) -> None:
@@ -194,14 +192,15 @@ class _Fit:
         )
         done.next_epoch()
         self._save()
-        if not done.finished and any(self._ranks.gather(self._keeper.stop_asked)):
+        if any(self._ranks.gather(self._keeper.stop_asked)):
             self._stop()
 
     def result(self) -> FitResult:
         """Put the best weights into the detector and say how it went."""
         self._detector.load_state_dict(self._best_weights)
         self._detector.eval()
-        return FitResult(self.progress.records, self.progress.best_epoch, self._unlabelled)
+        done = self.progress
+        return FitResult(done.records, done.best_epoch, done.unlabelled_before)
 
     def _train(self) -> None:
         """Take the steps of the epoch, from where it stands."""
@@ -220,12 +219,22 @@ class _Fit:
             done.step += taken.labelled > 0
             if (taken.signals.save or taken.signals.stop) and self._can_save:
                 done.loss, done.seconds = float(total), before + time.perf_counter() - started
+                self._require_finite_loss()
                 self._save()
             if taken.signals.stop:
                 self._stop()
             if done.step == config.max_steps:
                 break
         done.loss, done.seconds = float(total), before + time.perf_counter() - started
+
+    def _require_finite_loss(self) -> None:
+        """Check the epoch's loss so far, which is the same on all ranks."""
+        done = self.progress
+        if not abs(done.loss) < float("inf"):
+            raise DetectorError(
+                f"the loss of epoch {done.epoch} is {done.loss}; lower the learning rate, or pack"
+                " again"
+            )
 
     def _wanted(self) -> Signals:
         due = time.monotonic() - self._saved_at >= self._config.checkpoint_seconds
@@ -284,7 +293,6 @@ class _Fit:
         return found
 
     def _go_on(self, state: FitState) -> None:
-        self.progress = state.progress
         self._detector.load_state_dict(state.weights)
         self._best_weights = {
             name: tensor.to(self._device) for name, tensor in state.best_weights.items()

@@ -29,7 +29,7 @@ import numpy as np
 import torch
 
 from wdsbench.detect.registry import DETECTOR_NAMES, DetectorSpec, LoaderNeeds, detector_spec
-from wdsbench.errors import DetectorError
+from wdsbench.errors import DetectorError, StoppedError
 from wdsbench.files import remove_if_empty, write_whole
 from wdsbench.progress import Progress, no_progress
 from wdsbench.records import SPLITS
@@ -40,6 +40,7 @@ from wdsbench.train.fitting import (
     CHECKPOINTS_NAME,
     STATES_NAME,
     Run,
+    fit_setting,
     labels_digest,
     run_detector,
 )
@@ -57,7 +58,7 @@ from wdsbench.train.source import (
     joined_examples,
     read_examples,
 )
-from wdsbench.train.state import remove_state
+from wdsbench.train.state import load_state, remove_state, require_same
 from wdsbench.view.plots import RocCurve, plot_reliability, plot_roc, plot_training
 
 SCORES_NAME = "scores.csv"
@@ -138,7 +139,7 @@ def train(
             f" detectors asked for: {', '.join(spec.name for spec in specs)}"
         )
     device = choose_device(rank_device(config.device))
-    switch = StopSwitch()
+    switch = StopSwitch(waits=False)
     with (
         open_ranks(device, config.rank_timeout_seconds) as ranks,
         switch.listening(),
@@ -171,8 +172,11 @@ class _Job:
         }
         if self.searched:
             settings["search"] = {name: asdict(found) for name, found in self.searched.items()}
-        if self.resume and (ended := _ended(self.out, settings)) is not None:
-            return ended
+        if self.resume:
+            ended = _ended(self.out, settings, labels_digest(index))
+            if ended is not None:
+                return ended
+            self._require_states(index)  # before anything of the earlier run is removed
         if self.ranks.is_first:
             self.out.mkdir(parents=True, exist_ok=True)
             remove_earlier(self.out, states=not self.resume)
@@ -197,6 +201,11 @@ class _Job:
                     outcomes[spec.name] = run_detector(spec, run.with_config(self._config(spec)))
                 except DetectorError as error:
                     not_available[spec.name] = str(error)
+                # Most signals do not get here: what the handler raises is lost in a finaliser.
+                if any(self.ranks.gather(self.switch.asked)):
+                    raise StoppedError(
+                        f"stopped by a signal after {spec.name}; go on with --resume"
+                    )
         results = Results(
             detectors=measure(outcomes, examples, self.source.config),
             not_available=not_available,
@@ -210,6 +219,32 @@ class _Job:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in not_available.items())
             raise DetectorError(f"none of the detectors could be run: {reasons}")
         return results
+
+    def _require_states(self, index: Any) -> None:
+        """Check that all ranks can go on from what is saved.
+
+        Raises:
+            DetectorError: It is damaged, of other settings, or not the same for all ranks.
+        """
+        found = self.ranks.together(partial(self._states, index))
+        if any(other != found[0] for other in found):
+            raise DetectorError(
+                f"{self.out}: the ranks find different saved states; --out must be one folder that"
+                " all of them see"
+            )
+
+    def _states(self, index: Any) -> dict[str, Any]:
+        """Return how far each saved fit has come, as this rank sees it."""
+        found: dict[str, Any] = {}
+        for spec in self.specs:
+            folder = self.out / STATES_NAME / spec.name
+            state = load_state(folder)
+            if state is not None:
+                then = {name: value for name, value in state.setting.items() if name != "shape"}
+                now = fit_setting(spec.name, self._config(spec), self.ranks, index)
+                require_same(then, now, folder)
+                found[spec.name] = state.progress
+        return found
 
     def _config(self, spec: DetectorSpec) -> TrainConfig:
         """Return the settings of one detector."""
@@ -239,11 +274,13 @@ def read_splits(
     return examples, index
 
 
-def _ended(out: Path, settings: dict[str, Any]) -> Results | None:
+def _ended(out: Path, settings: dict[str, Any], table: str | None) -> Results | None:
     """Return the results of a run that ended; None where it did not, or there is none.
 
+    ``table``: what names the data (see `labels_digest`).
+
     Raises:
-        DetectorError: It ended with other settings.
+        DetectorError: It ended with other settings, or on other data.
     """
     if not (out / RESULTS_NAME).exists() or (out / STATES_NAME).exists():
         return None
@@ -254,6 +291,12 @@ def _ended(out: Path, settings: dict[str, Any]) -> Results | None:
                 f"{out}: the run there has ended with {name} {results.config.get(name)!r}, and"
                 f" {settings.get(name)!r} is asked for; choose another --out, or leave --resume out"
             )
+    then = results.dataset.get("table")
+    if then != table:
+        raise DetectorError(
+            f"{out}: the run there has ended on other data (table {then}, now {table}): other"
+            " shards, or other labels; choose another --out, or leave --resume out"
+        )
     return results
 
 

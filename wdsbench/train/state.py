@@ -22,11 +22,12 @@ import xxhash
 from torch import Tensor
 
 from wdsbench.errors import DetectorError
-from wdsbench.files import remove_if_empty, write_json, write_whole
+from wdsbench.files import remove_if_empty, remove_versions, temp_path, write_json, write_whole
 from wdsbench.train.records import EpochRecord
 
 STATE_NAME = "state.json"
 FORMAT = 1
+# Those of killed writers too, which are named as `wdsbench.files.temp_path` names them.
 _TENSORS_GLOB = "tensors-*.safetensors"
 
 
@@ -46,6 +47,9 @@ class Progress:
         best_auroc: On validation; -1 before the first epoch has ended.
         best_epoch: Its epoch.
         finished: Nothing is left to do.
+        unlabelled_before: As ``unlabelled``, of the epoch that ended last.
+        total_steps: Length of the schedule; None: not known. Another number of workers may make an
+            epoch's steps one more or less: the schedule stays.
     """
 
     epoch: int = 0
@@ -59,10 +63,13 @@ class Progress:
     best_auroc: float = -1.0
     best_epoch: int = -1
     finished: bool = False
+    unlabelled_before: int = 0
+    total_steps: int | None = None
 
     def next_epoch(self) -> None:
         """Begin the next epoch."""
         self.epoch += 1
+        self.unlabelled_before = self.unlabelled
         self.batches, self.loss, self.labelled, self.unlabelled, self.seconds = 0, 0.0, 0, 0, 0.0
 
 
@@ -110,9 +117,7 @@ def save_state(state: FitState, folder: Path) -> None:
         "tensors": tensors_name,
     }
     write_json(folder / STATE_NAME, value)
-    for old in folder.glob(_TENSORS_GLOB):
-        if old.name != tensors_name:
-            old.unlink()
+    remove_versions(folder, _TENSORS_GLOB, but=tensors_name)
 
 
 def load_state(folder: Path) -> FitState | None:
@@ -166,9 +171,10 @@ def saved_setting(folder: Path) -> dict[str, Any] | None:
 
 def remove_state(folder: Path) -> None:
     """Remove what `save_state` wrote, and ``folder`` unless it holds other files."""
-    (folder / STATE_NAME).unlink(missing_ok=True)  # first: it names a complete tensors file
-    for tensors in folder.glob(_TENSORS_GLOB):
-        tensors.unlink()
+    path = folder / STATE_NAME
+    path.unlink(missing_ok=True)  # first: it names a complete tensors file
+    temp_path(path).unlink(missing_ok=True)
+    remove_versions(folder, _TENSORS_GLOB)
     remove_if_empty(folder)
 
 

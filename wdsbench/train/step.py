@@ -18,7 +18,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from wdsbench.errors import DetectorError
+from wdsbench.errors import DetectorError, RankError
 from wdsbench.records import Batch
 from wdsbench.train.config import TrainConfig
 from wdsbench.train.ranks import ALONE, Ranks
@@ -131,7 +131,7 @@ class Stepper:
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate(number)
         self.optimizer.zero_grad(set_to_none=True)
-        loss = self._summed_loss(batch, known, count) if count else None
+        loss = self._own_loss(batch, known, count) if count else None
         if self._ranks.count == 1:
             if loss is None:
                 return Taken(torch.zeros((), dtype=torch.float64), 0, unlabelled, signals)
@@ -145,6 +145,20 @@ class Stepper:
             nn.utils.clip_grad_norm_(self._detector.parameters(), self._config.clip_norm)
             self.optimizer.step()
         return found
+
+    def _own_loss(self, batch: Batch, known: Tensor, count: int) -> Tensor:
+        """Return the summed loss of this rank's labelled samples.
+
+        Raises:
+            DetectorError: They cannot be used; alone. RankError: likewise, on several ranks: the
+                others wait for gradients and hear of nothing else.
+        """
+        try:
+            return self._summed_loss(batch, known, count)
+        except DetectorError as error:
+            if self._ranks.count == 1:
+                raise
+            raise RankError(f"rank {self._ranks.rank} cannot take its step: {error}") from error
 
     def _summed_loss(self, batch: Batch, known: Tensor, count: int) -> Tensor:
         arguments = moved(self._inputs(batch), self._device)
@@ -168,7 +182,13 @@ class Stepper:
         """Make gradients, loss, counts and signals those of all ranks."""
         weights = [w for w in self._detector.parameters() if w.requires_grad]
         tail = torch.tensor(
-            [0.0 if loss is None else float(loss), count, unlabelled, signals.save, signals.stop],
+            [
+                0.0 if loss is None else float(loss.detach()),
+                count,
+                unlabelled,
+                signals.save,
+                signals.stop,
+            ],
             dtype=torch.float32,
         )
         parts = [torch.zeros_like(w) if w.grad is None else w.grad for w in weights]
