@@ -13,7 +13,20 @@ from builders import Packed, make_dataset
 import wdsbench
 from wdsbench.cli.main import main
 
-COMMANDS = ("demo", "extract", "score", "pack", "train", "bench")
+COMMANDS = (
+    "demo",
+    "extract",
+    "score",
+    "plan",
+    "pack",
+    "relabel",
+    "verify",
+    "inspect",
+    "view",
+    "train",
+    "predict",
+    "bench",
+)
 ROOT = Path(__file__).parents[2]
 
 

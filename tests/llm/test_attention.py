@@ -168,11 +168,16 @@ def test_a_layer_without_attention_is_an_error(tokenizer: Any, tmp_path: Path) -
 
 def test_weights_that_are_not_finite_are_refused(tokenizer: Any, tmp_path: Path) -> None:
     model = make_model()
-    model.model.layers[1].mlp.up_proj.weight.data.fill_(float("nan"))
+    module = model.model.layers[2].self_attn
+    module.register_forward_hook(
+        lambda _module, _inputs, output: (output[0], output[1] * float("nan"))
+    )
     for kind in REDUCED:
         words = "question q0: layer 2: attention of head 0, .* is not finite; .*--attention none"
         with pytest.raises(ModelError, match=words):
-            extract(model, tokenizer, make_questions(1), tmp_path, attention=(kind,))
+            extract(
+                model, tokenizer, make_questions(1), tmp_path, attention=(kind,), on_error="fail"
+            )
     assert list(tmp_path.iterdir()) == []
     assert our_hooks(model) == 0
 

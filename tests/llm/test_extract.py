@@ -21,6 +21,7 @@ from llm.tiny import (
 
 import wdsbench
 from wdsbench.errors import ModelError, QuestionError
+from wdsbench.llm.decode import Decoding
 from wdsbench.llm.extract import extract
 from wdsbench.llm.model import load_model
 from wdsbench.llm.questions import Question, read_questions
@@ -204,9 +205,91 @@ def test_states_past_float16_stay_float32(model: Any, tokenizer: Any, tmp_path: 
 
 def test_nan_states_are_refused(model: Any, tokenizer: Any, tmp_path: Path) -> None:
     model.model.layers[1].mlp.up_proj.weight.data.fill_(float("nan"))
-    with pytest.raises(ModelError, match="question q0: the model's states are NaN"):
-        extract(model, tokenizer, make_questions(1), tmp_path)
+    words = "question q0, layer 1: the model's states are NaN"
+    with pytest.raises(ModelError, match=words):
+        extract(model, tokenizer, make_questions(1), tmp_path, on_error="fail")
     assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ModelError, match=f"none of 3 questions gave a trace; the first: {words}"):
+        extract(model, tokenizer, make_questions(3), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["failures.jsonl"]
+    with pytest.raises(ModelError, match=f"the first 70 questions all failed; the last.*{words}"):
+        extract(model, tokenizer, [make_questions(1)[0]] * 80, tmp_path, batch_size=35)
+
+
+def test_chosen_layers_are_those_of_the_whole(tokenizer: Any, tmp_path: Path) -> None:
+    """States, maps and what is reduced from them; the trace says which."""
+    questions = make_questions(7)
+    for name, layers in (("all", None), ("some", [2, 0])):
+        extract(
+            make_model(),
+            tokenizer,
+            questions,
+            tmp_path / name,
+            batch_size=3,
+            attention=("full", "edges", "heads", "sketch"),
+            layers=layers,
+        )
+    for whole, some in zip(read_all(tmp_path / "all"), read_all(tmp_path / "some"), strict=True):
+        assert np.array_equal(some.hidden, whole.hidden[[0, 2]])
+        assert some.attentions is not None
+        assert whole.attentions is not None
+        for ours, theirs in zip(some.attentions, whole.attentions[::2], strict=True):
+            assert np.array_equal(ours, theirs)
+        assert some.reduced is not None
+        assert whole.reduced is not None
+        assert some.reduced.num_layers == 2
+        assert some.reduced.sketch is not None
+        assert whole.reduced.sketch is not None
+        assert np.array_equal(some.reduced.sketch, whole.reduced.sketch[::2], equal_nan=True)
+    assert [raw["layers"] for raw in read_raw(tmp_path / "some" / "batch_0001.pkl.gz")] == (
+        [[0, 2]] * 7
+    )
+
+
+@pytest.mark.parametrize("file_format", ["safetensors", "npz"])
+def test_other_files_hold_the_same(file_format: str, tokenizer: Any, tmp_path: Path) -> None:
+    questions = make_questions(7)
+    for name in ("pkl.gz", file_format):
+        extract(
+            make_model(),
+            tokenizer,
+            questions,
+            tmp_path / name,
+            traces_per_file=4,
+            attention=("full", "edges"),
+            layers=[0, 2],
+            decoding=Decoding("sample"),
+            answers_per_question=2,
+            file_format=name,
+        )
+    assert {path.name for path in (tmp_path / file_format).iterdir()} == {
+        f"batch_000{number}.{file_format}" for number in (1, 2, 3, 4)
+    }
+    pairs = zip(read_all(tmp_path / "pkl.gz"), read_all(tmp_path / file_format), strict=True)
+    for first, second in pairs:
+        assert np.array_equal(first.hidden, second.hidden)
+        assert first.attentions is not None
+        assert second.attentions is not None
+        assert np.array_equal(np.stack(first.attentions), np.stack(second.attentions))
+        assert first.reduced is not None
+        assert second.reduced is not None
+        assert first.reduced.edges is not None
+        assert second.reduced.edges is not None
+        assert np.array_equal(first.reduced.edges.index, second.reduced.edges.index)
+        for name in ("question_id", "trace_number", "answer", "prompt_length", "token_texts"):
+            assert getattr(first, name) == getattr(second, name)
+        assert np.array_equal(first.tokens, second.tokens)
+        assert np.array_equal(first.token_logprobs, second.token_logprobs)  # type: ignore[arg-type]
+
+
+def test_only_the_last_tokens_states(tokenizer: Any, tmp_path: Path) -> None:
+    questions = make_questions(7)
+    for tokens in ("all", "last"):
+        extract(make_model(), tokenizer, questions, tmp_path / tokens, tokens=tokens)
+    for whole, last in zip(read_all(tmp_path / "all"), read_all(tmp_path / "last"), strict=True):
+        assert np.array_equal(last.hidden, whole.hidden[:, -1:])
+        assert last.tokens.tolist() == whole.tokens.tolist()
+        assert last.prompt_length == whole.prompt_length
 
 
 def test_template(model: Any, tokenizer: Any, tmp_path: Path) -> None:
@@ -264,6 +347,15 @@ BAD_ARGUMENTS: list[tuple[dict[str, Any], str]] = [
     ({"batch_size": 0}, "batch_size is 0"),
     ({"max_new_tokens": 0}, "max_new_tokens is 0"),
     ({"traces_per_file": -1}, "traces_per_file is -1"),
+    ({"answers_per_question": 0}, "answers_per_question is 0"),
+    ({"answers_per_question": 2}, "greedy gives one answer; use decode sample"),
+    ({"layers": []}, "layers are \\[\\]; allowed"),
+    ({"layers": [1, -1]}, "layers are \\[1, -1\\]; allowed"),
+    ({"layers": [1, 1]}, "each once"),
+    ({"tokens": "first"}, "tokens is 'first'; allowed are all, last"),
+    ({"file_format": "h5"}, "file_format is 'h5'; allowed are pkl.gz, safetensors, npz"),
+    ({"on_error": "ignore"}, "on_error is 'ignore'; allowed are record, fail"),
+    ({"resume": True, "overwrite": True}, "give one of them"),
     ({"template": "Q: {q}"}, "does not contain {question}"),
     ({"questions": []}, "no questions"),
     ({"attention": ("edges", "eyes")}, "'eyes' is not one of full, edges, heads, sketch, none"),
@@ -294,13 +386,14 @@ def test_attention_is_a_sequence(
 def test_prompts_that_cannot_be_asked(model: Any, tokenizer: Any, tmp_path: Path) -> None:
     long = Question("long", "red " * 41, ())
     with pytest.raises(QuestionError, match="question long: the prompt has 42 tokens") as caught:
-        extract(model, tokenizer, [long], tmp_path, max_new_tokens=7)
+        extract(model, tokenizer, [long], tmp_path, max_new_tokens=7, on_error="fail")
     assert caught.value.question_id == "long"
     assert "the model has 48 positions" in str(caught.value)
     extract(model, tokenizer, [long], tmp_path, max_new_tokens=6)
     tokenizer.backend_tokenizer.post_processor = None
+    none = [Question("none", "", ())]
     with pytest.raises(QuestionError, match="question none: the prompt has no tokens"):
-        extract(model, tokenizer, [Question("none", "", ())], tmp_path)
+        extract(model, tokenizer, none, tmp_path, overwrite=True, on_error="fail")
 
 
 def test_embedded_model(tmp_path: Path) -> None:

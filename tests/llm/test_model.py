@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from llm.tiny import make_model, make_tokenizer
+from llm.tiny import make_gpt2, make_model, make_tokenizer
 
 from wdsbench.errors import ModelError
-from wdsbench.llm.model import load_model
+from wdsbench.llm.model import load_model, model_fingerprint
 
 
 def save(folder: Path, **tokenizer_changes: object) -> Path:
@@ -74,3 +74,49 @@ def test_code_beside_a_model_is_never_run(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="cannot be loaded"):
         load_model(tmp_path)
     assert not (tmp_path / "sentinel").exists()
+
+
+def test_code_beside_a_model_runs_when_it_is_trusted(tmp_path: Path) -> None:
+    """And the refusal says by which word."""
+    save(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config.update(
+        model_type="mine",
+        auto_map={"AutoConfig": "mine.Mine", "AutoModelForCausalLM": "mine.MineForCausalLM"},
+    )
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "mine.py").write_text(
+        "from transformers import LlamaConfig, LlamaForCausalLM\n"
+        "class Mine(LlamaConfig):\n    model_type = 'mine'\n"
+        "class MineForCausalLM(LlamaForCausalLM):\n    config_class = Mine\n"
+    )
+    with pytest.raises(ModelError, match=r"needs code of its own; .* trust_remote_code"):
+        load_model(tmp_path)
+    model, _ = load_model(tmp_path, trust_remote_code=True)
+    assert type(model).__name__ == "MineForCausalLM"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"device_map": "auto"}, "device_map auto needs accelerate"),
+        ({"load_in": "4bit"}, "load_in 4bit needs bitsandbytes and accelerate"),
+    ],
+)
+def test_missing_packages_are_named(
+    options: dict[str, str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    with pytest.raises(ModelError, match=f"{words}, not installed here; pip install"):
+        load_model(tmp_path, **options)  # type: ignore[arg-type]
+
+
+def test_fingerprints_differ_where_models_do() -> None:
+    same = {model_fingerprint(make_model()) for _ in range(2)}
+    others = {
+        model_fingerprint(model)
+        for model in (make_model(seed=1), make_model().to(torch.bfloat16), make_gpt2())
+    }
+    assert len(same) == 1
+    assert len(same | others) == 4

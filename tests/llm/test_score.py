@@ -1,54 +1,22 @@
-"""Answers against references: the measures by hand, and whole files."""
+"""Whole files of answers against references."""
 
 from __future__ import annotations
 
+import json
 import pickle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from llm.test_judge import save as save_judge
 
+from wdsbench.cli.main import main
 from wdsbench.errors import ScoreError, TraceError
+from wdsbench.llm.abstain import Abstentions
 from wdsbench.llm.questions import Question
-from wdsbench.llm.score import exact_match, normalise_answer, score_traces, token_f1
-
-
-@pytest.mark.parametrize(
-    ("text", "normal"),
-    [
-        ("The  Cat!", "cat"),
-        ("an  apple, a day", "apple day"),
-        ("theatre", "theatre"),
-        ("U.S.A.", "usa"),
-        ("Straße\tÜber", "straße über"),
-        ("the", ""),
-        ("a\u00a0b", "b"),
-        ("", ""),
-    ],
-)
-def test_normalise_answer(text: str, normal: str) -> None:
-    assert normalise_answer(text) == normal
-
-
-# answer, references, exact match, F1
-MEASURES: list[tuple[str, list[str], float, float]] = [
-    ("The cat.", ["cat"], 1, 1),
-    ("black cat", ["cat"], 0, 2 / 3),
-    ("cat cat", ["cat"], 0, 2 / 3),
-    ("cat", ["dog", "a cat"], 1, 1),
-    ("black cat", ["black dog", "big black cat"], 0, 0.8),
-    ("", ["cat"], 0, 0),
-    ("cat", ["the"], 0, 0),
-    ("", ["the"], 1, 1),
-    ("cat", [], 0, 0),
-]
-
-
-@pytest.mark.parametrize(("answer", "references", "exact", "f1"), MEASURES)
-def test_measures(answer: str, references: list[str], exact: float, f1: float) -> None:
-    assert exact_match(answer, references) == exact
-    assert token_f1(answer, references) == pytest.approx(f1)
+from wdsbench.llm.score import ScoreOptions, score_traces
+from wdsbench.pack.scores import read_scores
 
 
 def write(path: Path, **answers: str) -> None:
@@ -79,7 +47,10 @@ def test_score_file(tmp_path: Path) -> None:
     out = tmp_path / "new" / "scores.csv"
     report = score_traces([tmp_path / "*.pkl"], QUESTIONS, out)
     assert out.read_text(encoding="utf-8") == (
-        'question_id,exact_match,token_f1\na,1,1.000000\nb,0,0.666667\n"ü,1",0,0.000000\n'
+        "question_id,exact_match,token_f1,rouge_l,abstained\n"
+        "a,1,1.000000,0.666667,0\n"
+        "b,0,0.666667,0.666667,0\n"
+        '"ü,1",0,0.000000,0.000000,0\n'
     )
     assert (report.scored, report.traces_without_question) == (3, 1)
     assert report.questions_without_trace == 2
@@ -89,6 +60,111 @@ def test_score_file(tmp_path: Path) -> None:
     score_traces([tmp_path / "2.pkl", tmp_path / "1.pkl"], QUESTIONS[::-1], out)
     assert out.read_bytes() == first
     assert list(out.parent.iterdir()) == [out]
+
+
+def write_numbered(path: Path, *answers: tuple[str, int | None, str]) -> None:
+    raws: list[dict[str, Any]] = [
+        {
+            "question_id": name,
+            "tokens": [1, 2],
+            "hidden_states": np.full((1, 2, 3), place, np.float16),
+            "generated_answer_clean": answer,
+            "trace_number": number,
+        }
+        for place, (name, number, answer) in enumerate(answers)
+    ]
+    path.write_bytes(pickle.dumps(raws))
+
+
+@pytest.mark.parametrize("said", [True, False])
+def test_several_answers_to_a_question(said: bool, tmp_path: Path) -> None:
+    """By their numbers, or in the order of appearance."""
+    answers = [("a", 0, "cat"), ("a", 1, "dog"), ("b", 0, "black cat"), ("a", 2, "cow")]
+    write_numbered(
+        tmp_path / "1.pkl", *((name, number if said else None, x) for name, number, x in answers)
+    )
+    report = score_traces([tmp_path], QUESTIONS, tmp_path / "s.csv")
+    assert report.several
+    assert [line.split(",")[:3] for line in (tmp_path / "s.csv").read_text().splitlines()] == [
+        ["question_id", "trace", "exact_match"],
+        ["a", "0", "1"],
+        ["a", "1", "1"],
+        ["b", "0", "1"],
+        ["a", "2", "0"],
+    ]
+
+
+class Constant:
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def score(self, answers: Any, references: Any, progress: Any) -> list[float]:  # noqa: ARG002
+        return [self.value] * len(answers)
+
+
+@pytest.mark.parametrize(
+    ("score", "cells", "mean"),
+    [("keep", ["0", "0.250000"], 0.25), ("none", ["", ""], 0.25), (1, ["1", "1.000000"], 0.625)],
+)
+def test_abstentions(score: Any, cells: list[str], mean: float, tmp_path: Path) -> None:
+    write(tmp_path / "1.pkl", **{"a": "cat", "b": "I don't know."})
+    options = ScoreOptions({"bleurt_score": Constant(0.25)}, abstention_score=score)
+    report = score_traces([tmp_path], QUESTIONS, tmp_path / "s.csv", options=options)
+    head, answer, abstention = (
+        line.split(",") for line in (tmp_path / "s.csv").read_text().splitlines()
+    )
+    assert head == [
+        "question_id",
+        "exact_match",
+        "token_f1",
+        "rouge_l",
+        "bleurt_score",
+        "abstained",
+    ]
+    assert (answer[1], answer[-2:]) == ("1", ["0.250000", "0"])
+    assert [abstention[1], abstention[-2]] == cells
+    assert abstention[-1] == "1"
+    assert report.abstained == 1
+    assert report.means["bleurt_score"] == pytest.approx(mean)
+    assert len(report.agreement) == 6
+    # As packing reads it.
+    scores, column = read_scores(tmp_path / "s.csv")
+    assert column == "bleurt_score"
+    assert scores == {"a": 0.25} | ({} if score == "none" else {"b": float(cells[1])})
+
+
+def test_own_abstentions(tmp_path: Path) -> None:
+    write(tmp_path / "1.pkl", **{"a": "cat", "b": "pass"})
+    options = ScoreOptions(abstentions=Abstentions(["^pass$"]))
+    assert score_traces([tmp_path], QUESTIONS, tmp_path / "s", options=options).abstained == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"judges": {"token_f1": Constant(0)}}, "model name 'token_f1' is taken"),
+        ({"abstention_score": "wrong"}, "abstention_score is 'wrong'; allowed are keep, none and"),
+        ({"abstention_score": float("nan")}, "abstention_score is nan"),
+    ],
+)
+def test_bad_options(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        ScoreOptions(**changes)
+
+
+def test_a_model_that_gives_nan(tmp_path: Path) -> None:
+    write(tmp_path / "1.pkl", a="cat")
+    options = ScoreOptions({"m": Constant(float("nan"))})
+    with pytest.raises(ScoreError, match="model m gives NaN"):
+        score_traces([tmp_path], QUESTIONS, tmp_path / "s.csv", options=options)
+
+
+def test_the_same_number_twice(tmp_path: Path) -> None:
+    write_numbered(tmp_path / "1.pkl", ("a", 1, "x"), ("a", 1, "y"))
+    with pytest.raises(
+        ScoreError, match=r"question a, trace number 1, stands in .*1\.pkl, trace 0"
+    ):
+        score_traces([tmp_path], QUESTIONS, tmp_path / "s.csv")
 
 
 # (how it is broken, answers, words of the error)
@@ -115,3 +191,56 @@ def test_damaged_traces_are_named(tmp_path: Path) -> None:
     (tmp_path / "1.pkl").write_bytes(b"rubbish")
     with pytest.raises(TraceError, match=r"1\.pkl"):
         score_traces([tmp_path], QUESTIONS, tmp_path / "scores.csv")
+
+
+def score(folder: Path, *options: str) -> int:
+    words = ["--traces", str(folder / "1.pkl"), "--questions", str(folder / "q.csv")]
+    with pytest.raises(SystemExit) as ended:
+        main(["score", *words, "--out", str(folder / "s.csv"), *options])
+    code = ended.value.code
+    return code if isinstance(code, int) else int(code is not None)
+
+
+def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "1.pkl", **{"a": "red cat", "b": "pass", "c": "blue"})
+    (tmp_path / "q.csv").write_text(
+        "question_id,question,reference\na,?,red\nb,?,blue\nc,?,blue|green\n"
+    )
+    model = save_judge(tmp_path / "My-BLEURT.2", ["LABEL_0"])
+    words = ("--model", str(model), "--model", f"other={model}", "--abstention", "^pass$")
+    assert score(tmp_path, *words, "--abstention-score", "1", "--json") == 0
+    report = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (report["scored"], report["abstained"]) == (3, 1)
+    names = ["exact_match", "token_f1", "rouge_l", "bleurt_score", "other"]
+    assert list(report["means"]) == sorted(names)
+    assert report["exact_match"] == pytest.approx(2 / 3)
+    same = [pair for pair in report["agreement"] if pair["first"] == "bleurt_score"]
+    assert same[0]["second"] == "other"
+    assert same[0]["pearson"] == pytest.approx(1)
+    header = (tmp_path / "s.csv").read_text().splitlines()[0]
+    assert header == ",".join(["question_id", *names, "abstained"])
+    assert score(tmp_path) == 0
+    shown = capsys.readouterr().out
+    assert "3 answers: exact match 0.333" in shown
+    assert "exact_match / token_f1" in shown
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--abstention", "("], "is no regular expression"),
+        (["--abstention-score", "wrong"], "abstention_score is 'wrong'"),
+        (["--model", "./missing"], "there is no such folder"),
+        (["--model", "./m", "--model", "./m"], "name each by --model COLUMN=PATH"),
+    ],
+)
+def test_errors_are_one_line(
+    options: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path / "1.pkl", a="x")
+    (tmp_path / "q.csv").write_text("question_id,question,reference\na,?,red\n")
+    assert score(tmp_path, *options) == 1
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "s.csv").exists()

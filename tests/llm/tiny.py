@@ -60,6 +60,17 @@ def make_model(seed: int = 0) -> Any:
     return LlamaForCausalLM(config).eval()
 
 
+def make_poisoned(seed: int = 0) -> Any:
+    """Return a Llama that is NaN from an unknown word on, and answers none."""
+    model = make_model(seed)
+    poison = VOCABULARY["<unk>"]
+    model.model.embed_tokens.weight.data[poison] = float("nan")
+    model.lm_head.register_forward_hook(
+        lambda _module, _inputs, logits: logits.index_fill(-1, torch.tensor([poison]), -100.0)
+    )
+    return model
+
+
 def make_gpt2(seed: int = 0) -> Any:
     """Return a model built otherwise than a Llama: learned positions, one projection for all."""
     torch.manual_seed(seed)

@@ -286,6 +286,7 @@ for split in ("train", "val"):
 if {at_end}:
     writer._claim.release = lambda: os._exit(9)
     writer.finish(fields={{}}, layers=[], provenance={{}})
+writer._flushed(0)
 writer._start("test")
 os._exit(9)
 """

@@ -12,7 +12,21 @@ from collections.abc import Sequence
 import typer
 
 import wdsbench
-from wdsbench.cli import bench, demo, extract, pack, predict, relabel, score, train
+from wdsbench.cli import (
+    bench,
+    demo,
+    extract,
+    inspect,
+    pack,
+    plan,
+    predict,
+    relabel,
+    score,
+    train,
+    unpack,
+    verify,
+    view,
+)
 from wdsbench.errors import WdsbenchError
 
 TRACEBACK_FLAG = "--traceback"
@@ -50,7 +64,21 @@ def _options(
     """Hold the options that stand before a command."""
 
 
-for module in (demo, extract, score, pack, relabel, train, predict, bench):
+for module in (
+    demo,
+    extract,
+    score,
+    plan,
+    pack,
+    unpack,
+    relabel,
+    verify,
+    inspect,
+    view,
+    train,
+    predict,
+    bench,
+):
     app.command(module.__name__.rpartition(".")[2], epilog=f"Example: {module.EXAMPLE}")(
         module.command
     )

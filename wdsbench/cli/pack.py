@@ -38,9 +38,18 @@ def command(
     split_by: str = typer.Option("question", help="question or file: 70/15/15 train, val, test."),
     overflow: str = typer.Option("scale", help="Layers beyond float16: scale or error."),
     shard_mb: float = typer.Option(256.0, help="Size at which a shard is closed, in MB."),
+    workers: int = typer.Option(1, help="Processes that read files; the bytes are the same."),
+    append: bool = typer.Option(False, "--append", help="Add the files to the data set in --out."),
+    resume: bool = typer.Option(
+        False,
+        "--resume",
+        help="Go on where the same command was interrupted; keep what is finished when it is.",
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print the report as one line of JSON."),
 ) -> None:
-    """Pack raw traces (.pkl, .pkl.gz, .pt) into WebDataset shards with an index."""
+    """Pack raw traces (.pkl, .pkl.gz, .pt, .npz, .safetensors, .h5) into WebDataset shards with an
+    index.
+    """
     from wdsbench.pack import PackOptions, pack
 
     kinds = all_words([attention])
@@ -62,6 +71,9 @@ def command(
             overflow=overflow,
             shard_mb=shard_mb,
         ),
+        workers=workers,
+        append=append,
+        resume=resume,
         progress=bar,
     )
     if as_json:

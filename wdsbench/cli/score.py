@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import re
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -16,29 +19,112 @@ def command(
     traces: list[str] = typer.Option(
         ..., help="Raw trace files: a path or a quoted pattern; may be given again."
     ),
-    questions: Path = typer.Option(
-        ..., help="JSONL (question_id, question, references) or CSV; .gz too."
+    questions: str = typer.Option(
+        ...,
+        help="JSONL (question_id, question, references) or CSV, .gz too; or triviaqa, truthfulqa.",
     ),
     out: Path = typer.Option(Path("ground_truth_scores.csv"), help="The CSV to write."),
+    model: list[str] = typer.Option(
+        [],
+        help="A sequence-classification or regression checkpoint (BLEURT and its like) that scores"
+        " too: PATH, or COLUMN=PATH; may be given again.",
+    ),
+    model_label: str | None = typer.Option(
+        None, help="Of a classifier: the class that means right [entailment, correct, ...]."
+    ),
+    device: str = typer.Option("cpu", help="Of --model: cpu, cuda, ..."),
+    abstention: list[str] = typer.Option(
+        [],
+        help="A regular expression of answers that give none, beside those known (I don't know,"
+        " no comment, nothing at all, ...); may be given again.",
+    ),
+    abstention_score: str = typer.Option(
+        "keep",
+        help="What abstentions score: keep (as measured), none (no score; pack --missing-score"
+        " drop leaves them out) or a number.",
+    ),
+    threshold: float = typer.Option(
+        0.5, help="A score below it means hallucinated; for agreement only."
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print the report as one line of JSON."),
 ) -> None:
-    """Score answers by normalised exact match and token F1 against the questions' references."""
-    from wdsbench.llm.questions import read_questions
-    from wdsbench.llm.score import score_traces
+    """Score answers against the questions' references, by several measures side by side.
 
-    report = score_traces(traces, read_questions(questions), out, progress=bar)
+    Exact match, token F1 and ROUGE-L always, the best over the references; every --model is one
+    column more. The column abstained marks answers that give none. Where a question has several
+    answers, a column trace says which.
+    """
+    from wdsbench.llm.abstain import Abstentions
+    from wdsbench.llm.judge import Judge
+    from wdsbench.llm.named import load_questions
+    from wdsbench.llm.score import ABSTENTION_SCORES, ScoreOptions, score_traces
+
+    known = Abstentions(abstention)
+    score = abstention_score if abstention_score in ABSTENTION_SCORES else _number(abstention_score)
+    named = [_column_and_path(text) for text in model]
+    columns = [column for column, _ in named]
+    if len(set(columns)) < len(columns):
+        raise ValueError(
+            f"--model gives the columns {', '.join(columns)}; name each by --model COLUMN=PATH"
+        )
+    asked = load_questions(questions)
+    judges = {column: Judge(path, model_label, device) for column, path in named}
+    options = ScoreOptions(judges, known, score, threshold)
+    report = score_traces(traces, asked, out, progress=bar, options=options)
+    cut = {column: judge.cut for column, judge in judges.items() if judge.cut}
     if as_json:
-        print_json(dataclasses.asdict(report))
+        means = {name: None if math.isnan(mean) else mean for name, mean in report.means.items()}
+        print_json({**dataclasses.asdict(report), "means": means, "cut": cut, **means})
         return
-    stdout.print(
+    _say(
         f"{report.scored} answers: exact match {report.exact_match:.3f},"
-        f" token F1 {report.token_f1:.3f} -> {out}",
-        highlight=False,
-        soft_wrap=True,
+        f" token F1 {report.token_f1:.3f} -> {out}"
     )
+    for name, mean in report.means.items():
+        _say(f"  {name:14} mean {mean:.3f}")
+    if report.agreement:
+        _say(f"  agreement ({report.scored - report.abstained} answers; kappa at {threshold:g}):")
+    for pair in report.agreement:
+        _say(
+            f"    {pair.first + ' / ' + pair.second:28} Pearson {_shown(pair.pearson)}, Spearman"
+            f" {_shown(pair.spearman)}, kappa {_shown(pair.kappa)}"
+        )
     for count, what in (
+        (
+            report.abstained,
+            f"answers abstain; their scores: {abstention_score} (--abstention-score)",
+        ),
         (report.traces_without_question, "traces have no question in the file and were left out"),
         (report.questions_without_trace, "questions have no trace"),
+        *((number, f"pairs were too long for {name} and cut") for name, number in cut.items()),
     ):
         if count:
-            stdout.print(f"  note: {count} {what}", highlight=False, soft_wrap=True)
+            _say(f"  note: {count} {what}")
+
+
+def _say(text: str) -> None:
+    stdout.print(text, highlight=False, soft_wrap=True)
+
+
+def _shown(value: float | None) -> str:
+    return "  -  " if value is None else f"{value:5.2f}"
+
+
+def _number(text: str) -> Any:
+    """Return the number that ``text`` is, or the text, which the library refuses."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _column_and_path(text: str) -> tuple[str, str]:
+    """Return column and path of ``COLUMN=PATH``; without a column, one made of the folder's name.
+
+    A checkpoint with BLEURT in its name gives ``bleurt_score``, the column that pack looks for.
+    """
+    column, equals, path = text.partition("=")
+    if equals and re.fullmatch(r"\w+", column):
+        return column, path
+    name = Path(text).name.lower()
+    return "bleurt_score" if "bleurt" in name else re.sub(r"\W+", "_", name).strip("_"), text

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import wdsbench
+from wdsbench.detect.registry import DETECTOR_NAMES
 from wdsbench.errors import PackError
 from wdsbench.files import atomic_file
 from wdsbench.llm.extract import extract
@@ -37,8 +38,8 @@ SCORES_NAME = "ground_truth_scores.csv"
 SHARDS_NAME = "shards"
 RUNS_NAME = "runs"
 
-#: What the demo compares: two closed forms to beat, a linear probe, and the two trained detectors.
-DETECTORS = ("length", "logprob_mean", "probe_logistic", "lstm", "gnn")
+#: What the demo compares: everything there is.
+DETECTORS = DETECTOR_NAMES
 
 #: Answers of the embedded model are one to three words and a full stop.
 MAX_NEW_TOKENS = 8

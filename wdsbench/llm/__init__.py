@@ -1,5 +1,8 @@
-"""Traces from a language model: questions in, greedy answers with states and attention out, scores.
+"""Traces from a language model: questions in, answers with states and attention out, scores.
 
-``questions`` reads what to ask, ``model`` loads who answers, ``extract`` writes raw traces,
-``score`` compares answers with references.
+``questions`` and ``named`` read what to ask, ``model`` loads who answers, ``plan`` says what it
+takes, ``extract`` writes raw traces (``asks`` what is asked, ``decode`` the answers, ``states`` and
+``attention`` what is behind them, ``work`` and ``journal`` batch after batch), ``score`` compares
+answers with references (``measures``, ``judge``, ``abstain``, ``agreement``), ``recompute`` runs
+stored traces again.
 """

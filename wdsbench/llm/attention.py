@@ -34,6 +34,10 @@ from wdsbench.traces.reduced import reduced_to_raw
 _SHARED_BYTES: Final = 1 << 20
 
 
+class RefusedTraceError(ModelError):
+    """One trace cannot be used; the others of its batch can."""
+
+
 class BatchMaps:
     """What is kept of the attention of one batch.
 
@@ -41,25 +45,29 @@ class BatchMaps:
         samples: Of each row (question id, tokens of the prompt, tokens of the answer). The batch is
             padded on the right to the longest.
         rules: What is kept; nothing: no hook is set.
+        layers: Of which layers, from 0; None: of all.
     """
 
-    def __init__(self, samples: Sequence[tuple[str, int, int]], rules: AttentionRules) -> None:
+    def __init__(
+        self,
+        samples: Sequence[tuple[str, int, int]],
+        rules: AttentionRules,
+        layers: Sequence[int] | None = None,
+    ) -> None:
         self._samples = samples
+        self._layers = None if layers is None else frozenset(layers)
         self._lengths = [prompt + answer for _, prompt, answer in samples]
         self._rules = rules
         self._full: list[list[NDArray[np.float16]]] = [[] for _ in samples]
         self._reduced: list[list[ReducedAttention]] = [[] for _ in samples]
+        self._refused: dict[int, RefusedTraceError] = {}  # row -> what was wrong first
         self._found: list[str] = []  # class of the module, one for each map, in their order
         self._last: Callable[[], Any] = lambda: None
         self._pool: ThreadPoolExecutor | None = None
 
     @contextmanager
     def taken_from(self, model: Any) -> Iterator[None]:
-        """Take the maps of the one forward pass that runs within.
-
-        Raises:
-            ModelError: A map holds something else than probabilities; question and layer are named.
-        """
+        """Take the maps of the one forward pass that runs within."""
         with ExitStack() as stack:
             if self._rules.reduces:
                 self._pool = stack.enter_context(ThreadPoolExecutor(usable_cores()))
@@ -81,7 +89,14 @@ class BatchMaps:
         )
 
     def raw(self, row: int) -> dict[str, Any]:
-        """Return what a raw trace holds of the row's attention."""
+        """Return what a raw trace holds of the row's attention.
+
+        Raises:
+            RefusedTraceError: A map holds something else than probabilities; question and layer are
+                named.
+        """
+        if row in self._refused:
+            raise self._refused[row]
         raw: dict[str, Any] = {}
         if "full" in self._rules.kinds:
             raw["attentions"] = self._full[row]
@@ -101,6 +116,8 @@ class BatchMaps:
         self._last = weakref.ref(weights)
         layer = len(self._found)
         self._found.append(type(module).__name__)
+        if self._layers is not None and layer not in self._layers:
+            return
         maps = [self._map_of(weights, row) for row in range(len(self._samples))]
         if "full" in self._rules.kinds:
             for kept, own in zip(self._full, maps, strict=True):
@@ -110,7 +127,8 @@ class BatchMaps:
             run = self._pool.map if large else map
             parts = run(self._reduce, range(len(maps)), maps, [layer] * len(maps))
             for reduced, part in zip(self._reduced, parts, strict=True):
-                reduced.append(part)
+                if part is not None:
+                    reduced.append(part)
 
     def _weights_in(self, output: Any) -> torch.Tensor | None:
         if not isinstance(output, tuple | list):
@@ -133,15 +151,19 @@ class BatchMaps:
         values: NDArray[np.float16] = own.contiguous().cpu().numpy()
         return values
 
-    def _reduce(self, row: int, own: NDArray[np.float16], layer: int) -> ReducedAttention:
+    def _reduce(self, row: int, own: NDArray[np.float16], layer: int) -> ReducedAttention | None:
+        """Return the row's part of a layer; None of a row that is refused."""
+        if row in self._refused:
+            return None
         prompt_length = self._samples[row][1]
         try:
             return reduce_maps([own], self._rules, prompt_length=prompt_length, first_layer=layer)
         except MapError as error:
-            raise self._refusal(row, error) from error
+            self._refused[row] = self._refusal(row, error)
+            return None
 
-    def _refusal(self, row: int, error: MapError) -> ModelError:
-        return ModelError(
+    def _refusal(self, row: int, error: MapError) -> RefusedTraceError:
+        return RefusedTraceError(
             f"question {self._samples[row][0]}: {error}; load the model as float32 or bfloat16, or"
             " extract with --attention none."
         )

@@ -1,29 +1,35 @@
 """Ask a language model, and write what went on inside it as raw traces.
 
-Two passes for each batch. The first generates greedily, prompts padded on the left, with the
-key-value cache and without keeping states. The second is one plain forward pass over prompt and
-answer, padded on the *right*: in a causal model no token attends to what follows it, so that the
-padding cannot reach the states of real tokens, and the padding itself is cut off.
+Two passes for each batch. The first generates, prompts padded on the left, with the key-value cache
+and without keeping states. The second is one plain forward pass over prompt and answer, padded on
+the *right*: in a causal model no token attends to what follows it, so that the padding cannot reach
+the states of real tokens, and the padding itself is cut off.
 
 A trace of T tokens costs ``2 L T (D + H T)`` bytes in float16 with its attention maps, a small part
 of that with what is reduced from them (``attention``). In memory are the states of one batch, the
 maps of one layer of it, and the traces of one file.
+
+With a journal (module ``journal``) a run that died goes on where it stopped, and writes the files
+that it would have written, byte for byte.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-import torch
-
-from wdsbench.errors import QuestionError
+from wdsbench.errors import ModelError
+from wdsbench.llm.asks import TEMPLATE_SLOT, digest_of, make_asks, plan_batches
+from wdsbench.llm.decode import Decoding
+from wdsbench.llm.folder import open_folder
+from wdsbench.llm.journal import Journal, write_failures
+from wdsbench.llm.model import model_fingerprint
 from wdsbench.llm.questions import Question
-from wdsbench.llm.states import Answered, StateReader, generate
+from wdsbench.llm.states import TOKENS, StateReader
+from wdsbench.llm.work import Job, Run, failure_of, run_batches, threads_for
 from wdsbench.progress import Progress, no_progress
 from wdsbench.traces.attention import (
     ATTENTION_KINDS,
@@ -31,12 +37,10 @@ from wdsbench.traces.attention import (
     HEAD_THRESHOLD,
     AttentionRules,
 )
-from wdsbench.traces.write import write_traces
 
-TEMPLATE_SLOT: Final = "{question}"
-_BATCH_FILE: Final = "batch_{number:04d}.pkl.gz"
-_ONE_THREAD_PARAMETERS: Final = 20_000_000
-_BATCH_FILES: Final = "batch_[0-9]*.pkl*"
+ON_ERROR: Final = ("record", "fail")
+#: How trace files may be written; ends of their names.
+FILE_FORMATS: Final = ("pkl.gz", "safetensors", "npz")
 
 
 @dataclass(frozen=True)
@@ -45,11 +49,13 @@ class ExtractReport:
 
     Attributes:
         files: The trace files, in the questions' order.
-        traces: Traces written, one for each question.
+        traces: Traces written.
         tokens: Tokens of all traces, prompts and answers.
         empty_answers: Answers that were the end-of-sequence token alone; it is kept as their token.
         unfinished_answers: Answers cut at ``max_new_tokens``.
         wide_traces: Traces whose states passed the range of float16 and were kept in float32.
+        failed: Answers that gave no trace; ``failures.jsonl`` says which and why.
+        resumed: Of ``traces``, those that an earlier run had finished.
     """
 
     files: tuple[Path, ...]
@@ -58,15 +64,8 @@ class ExtractReport:
     empty_answers: int
     unfinished_answers: int
     wide_traces: int
-
-
-@dataclass
-class _Counts:
-    tokens: int = 0
-    empty: int = 0
-    unfinished: int = 0
-    wide: int = 0
-    files: list[Path] = field(default_factory=list)
+    failed: int = 0
+    resumed: int = 0
 
 
 def extract(
@@ -82,10 +81,18 @@ def extract(
     edge_rule: str = EDGE_RULE,
     head_threshold: float = HEAD_THRESHOLD,
     template: str = TEMPLATE_SLOT,
+    decoding: Decoding | None = None,
+    answers_per_question: int = 1,
+    layers: Sequence[int] | None = None,
+    tokens: str = "all",
+    file_format: str = "pkl.gz",
+    on_error: str = "record",
+    journal: bool = False,
+    resume: bool = False,
     overwrite: bool = False,
     progress: Progress = no_progress,
 ) -> ExtractReport:
-    """Answer ``questions`` greedily and write raw traces to ``out_dir/batch_0001.pkl.gz``, ...
+    """Answer ``questions`` and write raw traces to ``out_dir/batch_0001.pkl.gz``, ...
 
     Traces stand in the questions' order, whatever the batches. An answer ends before the first
     end-of-sequence token, which is not part of the trace, unless it is the whole answer: then it is
@@ -95,8 +102,10 @@ def extract(
     layer l being transformers' ``hidden_states[l + 1]``, the last after the final norm; where a
     value passes float16's range, all of that trace in float32. ``attentions`` L arrays float16
     ``[H, T, T]`` (kind ``full``); ``reduced_attention`` what the other kinds make of them (module
-    ``traces.reduced``). ``token_logprobs`` float32 ``[T - prompt_length]``. ``tokens``,
-    ``tokens_decoded``, ``generated_answer_clean``, ``question_id``, ``prompt_length``.
+    ``traces.reduced``). ``token_logprobs`` float32 ``[T - prompt_length]``, the model's own, of
+    whatever decoding. ``tokens``, ``tokens_decoded``, ``generated_answer_clean``, ``question_id``,
+    ``prompt_length``; ``layers`` (which they are) where they were chosen; ``trace_number`` where a
+    question has several answers.
 
     Args:
         model: A causal model with ``eager`` attention (``load_model``).
@@ -111,22 +120,121 @@ def extract(
         edge_rule: Of ``edges``: ``top:SHARE`` or ``threshold:WEIGHT``.
         head_threshold: Of ``heads``: the least weight of an edge.
         template: The prompt, with ``{question}`` where the question goes.
-        overwrite: Whether earlier batch files in ``out_dir`` may be removed first.
+        decoding: How answers are chosen; None: greedily.
+        answers_per_question: Answers drawn for each question, trace number 0, 1, ...
+        layers: Which layers are kept, of states and attention alike; None: all.
+        tokens: Of which tokens states are kept: ``all``, or the ``last`` one of each trace.
+        file_format: ``pkl.gz``, ``safetensors`` or ``npz``.
+        on_error: What becomes of a question that gives no trace (its prompt is too long, its states
+            are NaN): ``record`` writes it with the reason to ``failures.jsonl`` and goes on,
+            ``fail`` stops.
+        journal: Whether to keep one; every trace is written twice then.
+        resume: Go on with what an earlier run with the same settings left; begins where nothing is
+            left. Keeps a journal.
+        overwrite: Whether an earlier extraction in ``out_dir`` may be removed first.
         progress: Wraps the batches.
 
     Raises:
         TypeError: ``attention`` is one text, or a bool.
-        ValueError: An argument is out of range, or ``out_dir`` holds batch files already.
-        QuestionError: A prompt has no tokens, or is longer than the model's positions allow.
-        ModelError: The model does not return states, or attention of every layer, or they are NaN.
+        ValueError: An argument is out of range, ``out_dir`` holds batch files already, or what it
+            holds was begun with other settings.
+        QuestionError: With ``on_error="fail"``: a prompt has no tokens, or is longer than the
+            model's positions allow.
+        ModelError: The model does not return states, or attention of every layer; with
+            ``on_error="fail"`` also where they are NaN; or no question at all gave a trace.
     """
-    for name, value in (
-        ("batch_size", batch_size),
-        ("max_new_tokens", max_new_tokens),
-        ("traces_per_file", traces_per_file),
+    decoding = decoding or Decoding()
+    _check_numbers(
+        batch_size=batch_size,
+        max_new_tokens=max_new_tokens,
+        traces_per_file=traces_per_file,
+        answers_per_question=answers_per_question,
+    )
+    _check_questions(template, questions, attention)
+    for name, word, allowed in (
+        ("tokens", tokens, TOKENS),
+        ("file_format", file_format, FILE_FORMATS),
+        ("on_error", on_error, ON_ERROR),
     ):
+        if word not in allowed:
+            raise ValueError(f"{name} is {word!r}; allowed are {', '.join(allowed)}.")
+    if answers_per_question > 1 and decoding.method != "sample":
+        raise ValueError(
+            f"answers_per_question is {answers_per_question}, but {decoding.method} gives one"
+            " answer; use decode sample."
+        )
+    if resume and overwrite:
+        raise ValueError("resume keeps what is there, overwrite removes it; give one of them.")
+    chosen = _checked_layers(layers)
+    rules = AttentionRules(tuple(attention), edge_rule, head_threshold)
+    asks = make_asks(model, tokenizer, questions, template, max_new_tokens, answers_per_question)
+    refused = [ask for ask in asks if ask.refusal is not None]
+    if refused and on_error == "fail":
+        assert refused[0].refusal is not None
+        raise refused[0].refusal
+    settings = {
+        "questions": digest_of(asks),
+        "batch_size": batch_size,
+        "max_new_tokens": max_new_tokens,
+        "traces_per_file": traces_per_file,
+        "attention": sorted(rules.kinds),
+        "edge_rule": edge_rule,
+        "head_threshold": head_threshold,
+        "decode": decoding.settings(),
+        "answers_per_question": answers_per_question,
+        "file_format": file_format,
+        "layers": chosen,
+        "tokens": tokens,
+        "model": model_fingerprint(model),
+    }
+    state = open_folder(out_dir, settings, resume=resume, overwrite=overwrite)
+    job = Job(
+        model=model,
+        tokenizer=tokenizer,
+        reader=StateReader(model, tokenizer, rules, chosen, tokens),
+        decoding=decoding,
+        max_new_tokens=max_new_tokens,
+        numbered=answers_per_question > 1,
+        record_failures=on_error == "record",
+    )
+    run = Run(
+        out_dir,
+        file_format,
+        [failure_of(ask, str(ask.refusal)) for ask in refused],
+        len(refused),
+    )
+    batches = list(plan_batches(asks, traces_per_file, batch_size))
+    with ExitStack() as stack:
+        stack.enter_context(threads_for(model))
+        kept = Journal(out_dir, settings, state) if journal or resume else None
+        if kept is not None:
+            stack.enter_context(kept)
+        run_batches(job, run, batches, state, kept, progress)
+    write_failures(out_dir, run.failures)
+    if not run.traces:
+        first = min(run.failures, key=lambda failure: failure.place)
+        raise ModelError(f"none of {len(asks)} questions gave a trace; the first: {first.reason}")
+    return ExtractReport(
+        files=tuple(run.files),
+        traces=run.traces,
+        tokens=run.counts["tokens"],
+        empty_answers=run.counts["empty"],
+        unfinished_answers=run.counts["unfinished"],
+        wide_traces=run.counts["wide"],
+        failed=len(run.failures),
+        resumed=run.resumed,
+    )
+
+
+def _check_numbers(**numbers: int) -> None:
+    for name, value in numbers.items():
         if value < 1:
             raise ValueError(f"{name} is {value}; allowed are 1 and more.")
+
+
+def _check_questions(
+    template: str, questions: Sequence[Question], attention: Sequence[str]
+) -> None:
     if TEMPLATE_SLOT not in template:
         raise ValueError(f"template {template!r} does not contain {TEMPLATE_SLOT}.")
     if not questions:
@@ -136,131 +244,15 @@ def extract(
             f"attention is {attention!r}; allowed is a sequence of {', '.join(ATTENTION_KINDS)}, "
             "empty for none."
         )
-    rules = AttentionRules(tuple(attention), edge_rule, head_threshold)
-    prompts = _prompts(model, tokenizer, questions, template, max_new_tokens)
-    _prepare_folder(out_dir, overwrite)
-
-    with _threads_for(model):
-        counts = _write_batches(
-            model,
-            tokenizer,
-            questions,
-            prompts,
-            out_dir,
-            batch_size=batch_size,
-            max_new_tokens=max_new_tokens,
-            traces_per_file=traces_per_file,
-            attention=rules,
-            progress=progress,
-        )
-    return ExtractReport(
-        files=tuple(counts.files),
-        traces=len(questions),
-        tokens=counts.tokens,
-        empty_answers=counts.empty,
-        unfinished_answers=counts.unfinished,
-        wide_traces=counts.wide,
-    )
 
 
-def _write_batches(
-    model: Any,
-    tokenizer: Any,
-    questions: Sequence[Question],
-    prompts: Sequence[list[int]],
-    out_dir: Path,
-    *,
-    batch_size: int,
-    max_new_tokens: int,
-    traces_per_file: int,
-    attention: AttentionRules,
-    progress: Progress,
-) -> _Counts:
-    """Answer, read states and write, file after file."""
-    reader = StateReader(model, tokenizer, attention)
-    counts = _Counts()
-    plan = list(_plan([len(prompt) for prompt in prompts], traces_per_file, batch_size))
-    raws: dict[int, dict[str, Any]] = {}  # of the file being filled, by place in `questions`
-    for members, closes_file in progress(plan, len(plan), "extracting"):
-        answers = generate(model, tokenizer, [prompts[i] for i in members], max_new_tokens)
-        answered = [
-            Answered(questions[i], prompts[i], *answer)
-            for i, answer in zip(members, answers, strict=True)
-        ]
-        for i, item, raw in zip(members, answered, reader.read(answered), strict=True):
-            raws[i] = raw
-            counts.tokens += len(raw["tokens"])
-            counts.empty += item.empty
-            counts.unfinished += not item.finished
-            counts.wide += raw["hidden_states"][0].dtype != np.float16
-        if closes_file:
-            path = out_dir / _BATCH_FILE.format(number=len(counts.files) + 1)
-            write_traces(path, [raws[i] for i in sorted(raws)])
-            counts.files.append(path)
-            raws.clear()
-    return counts
-
-
-@contextmanager
-def _threads_for(model: Any) -> Iterator[None]:
-    """Let a small model on the CPU run in one thread, and put torch's setting back after it.
-
-    Its operations are shorter than waking a second thread takes, and OpenMP's threads spin while
-    they wait: measured on two cores with other work on them, 500 questions to 1.2 M parameters
-    took 15 s with two threads and 2.3 s with one.
-    """
-    threads = torch.get_num_threads()
-    if model.device.type == "cpu" and model.num_parameters() < _ONE_THREAD_PARAMETERS:
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
-def _prompts(
-    model: Any, tokenizer: Any, questions: Sequence[Question], template: str, max_new_tokens: int
-) -> list[list[int]]:
-    """Return the token ids of every prompt, all of which leave room for an answer."""
-    texts = [template.replace(TEMPLATE_SLOT, question.question) for question in questions]
-    prompts: list[list[int]] = tokenizer(texts)["input_ids"]
-    positions = getattr(model.config, "max_position_embeddings", None)
-    for question, prompt in zip(questions, prompts, strict=True):
-        if not prompt:
-            raise QuestionError(
-                "the prompt has no tokens; leave the question out.",
-                question_id=question.question_id,
-            )
-        if positions is not None and len(prompt) + max_new_tokens > positions:
-            raise QuestionError(
-                f"the prompt has {len(prompt)} tokens, the answer may have {max_new_tokens}, but "
-                f"the model has {positions} positions; shorten the question or max_new_tokens.",
-                question_id=question.question_id,
-            )
-    return prompts
-
-
-def _prepare_folder(out_dir: Path, overwrite: bool) -> None:
-    out_dir.mkdir(parents=True, exist_ok=True)
-    earlier = sorted(out_dir.glob(_BATCH_FILES))
-    if earlier and not overwrite:
+def _checked_layers(layers: Sequence[int] | None) -> list[int] | None:
+    """Return the layers in their order in the model."""
+    if layers is None:
+        return None
+    chosen = sorted(layers)
+    if not chosen or chosen[0] < 0 or len(set(chosen)) != len(chosen):
         raise ValueError(
-            f"{out_dir} holds {len(earlier)} batch files already ({earlier[0].name}, ...); "
-            "choose another folder, or allow overwriting."
+            f"layers are {list(layers)}; allowed are numbers of 0 and more, each once, at least one"
         )
-    for path in earlier:  # all of them: a later batch of an earlier run must not stay
-        path.unlink()
-
-
-def _plan(
-    lengths: Sequence[int], traces_per_file: int, batch_size: int
-) -> Iterator[tuple[list[int], bool]]:
-    """Yield (places of one batch, whether it is the last of its file).
-
-    Within a file, prompts of similar length go together, since padding is work for nothing.
-    """
-    for first in range(0, len(lengths), traces_per_file):
-        places = range(first, min(first + traces_per_file, len(lengths)))
-        by_length = sorted(places, key=lambda place: lengths[place])
-        for start in range(0, len(by_length), batch_size):
-            yield by_length[start : start + batch_size], start + batch_size >= len(by_length)
+    return chosen

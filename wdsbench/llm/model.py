@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import torch
+import xxhash
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
@@ -20,47 +23,74 @@ DTYPES: Final = {
 }
 
 
+#: How weights may be quantised on loading; both need bitsandbytes.
+LOAD_IN: Final = ("8bit", "4bit")
+
+_SAMPLED_VALUES: Final = 4096
+# What a configuration says of where and by what it was loaded, not of the model.
+_NOT_THE_MODEL: Final = ("_name_or_path", "transformers_version")
+
+
 def load_model(
-    path: str | Path, dtype: str = "float32", device: str | torch.device = "cpu"
+    path: str | Path,
+    dtype: str = "float32",
+    device: str | torch.device | None = None,
+    *,
+    revision: str | None = None,
+    device_map: str | None = None,
+    load_in: str | None = None,
+    trust_remote_code: bool = False,
 ) -> tuple[Any, Any]:
-    """Return (model, tokenizer), the model in evaluation mode on ``device``.
+    """Return (model, tokenizer), the model in evaluation mode on its device.
 
     Attention is ``eager``, the only implementation that returns its weights. The tokenizer pads on
     the left, so that batched generation continues every prompt at its end; without a pad token of
-    its own it pads with the end-of-sequence token. Code that comes with a model is never run.
+    its own it pads with the end-of-sequence token.
 
     Args:
         path: A folder in the transformers format, or a model's name on its hub.
-        dtype: ``float32``, ``float16`` or ``bfloat16``.
-        device: As torch names it.
+        dtype: ``float32``, ``float16`` or ``bfloat16``; of a quantised model, what it computes in.
+        device: As torch names it; None: the CPU, or where ``device_map`` says.
+        revision: Branch, tag or commit on the hub; None: the newest.
+        device_map: How layers are spread over devices (``auto``, ``balanced``, ``sequential``);
+            needs accelerate.
+        load_in: Weights quantised to ``8bit`` or ``4bit``; needs bitsandbytes.
+        trust_remote_code: Whether code that comes with the model may run. It can do all that you
+            can do; it is never run unless this is True.
 
     Raises:
-        ValueError: ``dtype`` or ``device`` is not one that exists.
-        ModelError: There is no such model, it is damaged, needs code of its own, or has no
-            end-of-sequence token.
+        ValueError: An argument is not one that exists, or ``device`` comes beside ``device_map``.
+        ModelError: There is no such model, it is damaged, needs code of its own, has no
+            end-of-sequence token, or a package that is needed is not installed.
     """
-    if dtype not in DTYPES:
-        raise ValueError(f"dtype is {dtype!r}; allowed are {', '.join(DTYPES)}.")
-    try:
-        place = torch.device(device)
-    except RuntimeError as error:
-        raise ValueError(f"device is {device!r}; allowed are cpu, cuda, cuda:0, ...") from error
-    if place.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device is {device!r}, but torch finds no GPU; use cpu.")
+    place = _checked_place(dtype, device, device_map, load_in)
     source = str(path)
     if (source.startswith((".", "/", "~")) or source.count("/") > 1) and not Path(source).is_dir():
         raise ModelError(f"model {source}: there is no such folder.")
+    options: dict[str, Any] = {"revision": revision} if revision is not None else {}
+    if device_map is not None:
+        _require_packages(f"device_map {device_map}", "accelerate")
+        options["device_map"] = device_map
+    if load_in is not None:
+        _require_packages(f"load_in {load_in}", "bitsandbytes", "accelerate")
+        options["quantization_config"] = _quantisation(load_in, DTYPES[dtype])
+        options.setdefault("device_map", {"": str(place)})
     try:
-        with _no_progress_bars():
-            tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+        with quiet_transformers():
+            tokenizer = AutoTokenizer.from_pretrained(
+                source, trust_remote_code=trust_remote_code, revision=revision or "main"
+            )
             model: Any = AutoModelForCausalLM.from_pretrained(
                 source,
                 dtype=DTYPES[dtype],
                 attn_implementation="eager",
-                trust_remote_code=False,
+                trust_remote_code=trust_remote_code,
+                **options,
             )
     except Exception as error:  # transformers raises a dozen types for a damaged folder
         said = " ".join(str(error).split())[:300] or type(error).__name__
+        if "trust_remote_code" in str(error):
+            said = "it needs code of its own; read that code, then allow it with trust_remote_code"
         raise ModelError(f"model {source} cannot be loaded: {said}") from error
     tokenizer.padding_side = "left"
     if tokenizer.pad_token_id is None:
@@ -70,11 +100,77 @@ def load_model(
                 "set eos_token in tokenizer_config.json."
             )
         tokenizer.pad_token = tokenizer.eos_token
-    return model.train(False).to(place), tokenizer
+    model.train(False)
+    # What accelerate has placed stays there; quantised weights cannot be moved.
+    return (model if "device_map" in options else model.to(place)), tokenizer
+
+
+def model_fingerprint(model: Any) -> str:
+    """Return 16 hex digits that differ where models do: of configuration, dtype and some weights.
+
+    Reads the first values of the first and of the last parameter, so it costs nothing.
+    """
+    config = {
+        name: value for name, value in model.config.to_dict().items() if name not in _NOT_THE_MODEL
+    }
+    digest = xxhash.xxh3_64()
+    digest.update(json.dumps(config, sort_keys=True, default=str).encode())
+    digest.update(str(model.dtype).encode())
+    parameters = list(model.parameters())
+    for parameter in (parameters[0], parameters[-1]):
+        values = parameter.detach().reshape(-1)[:_SAMPLED_VALUES].float().cpu().contiguous()
+        digest.update(values.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _checked_place(
+    dtype: str, device: str | torch.device | None, device_map: str | None, load_in: str | None
+) -> torch.device:
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype is {dtype!r}; allowed are {', '.join(DTYPES)}.")
+    if load_in is not None and load_in not in LOAD_IN:
+        raise ValueError(f"load_in is {load_in!r}; allowed are {', '.join(LOAD_IN)}.")
+    if device is not None and device_map is not None:
+        raise ValueError(f"device is {device!r} and device_map {device_map!r}; give one of them.")
+    return checked_device(device or "cpu")
+
+
+def checked_device(device: str | torch.device) -> torch.device:
+    """Return the device.
+
+    Raises:
+        ValueError: There is none of that name.
+    """
+    try:
+        place = torch.device(device)
+    except RuntimeError as error:
+        raise ValueError(f"device is {device!r}; allowed are cpu, cuda, cuda:0, ...") from error
+    if place.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device is {device!r}, but torch finds no GPU; use cpu.")
+    return place
+
+
+def _require_packages(what: str, *names: str) -> None:
+    missing = [name for name in names if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ModelError(
+            f"{what} needs {' and '.join(missing)}, not installed here; pip install"
+            f" {' '.join(missing)}, or leave the option out."
+        )
+
+
+def _quantisation(load_in: str, dtype: torch.dtype) -> Any:
+    from transformers import BitsAndBytesConfig
+
+    if load_in == "8bit":
+        return BitsAndBytesConfig(load_in_8bit=True)  # type: ignore[no-untyped-call]
+    return BitsAndBytesConfig(  # type: ignore[no-untyped-call]
+        load_in_4bit=True, bnb_4bit_compute_dtype=dtype
+    )
 
 
 @contextmanager
-def _no_progress_bars() -> Iterator[None]:
+def quiet_transformers() -> Iterator[None]:
     """Keep transformers from drawing on the terminal, and leave its setting as it was."""
     drawn = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]

@@ -1,32 +1,98 @@
-"""How right each answer is: normalised exact match and token F1 against the references.
+"""How right each answer is: measures side by side, in one CSV.
 
-Source: the SQuAD 1.1 evaluation script (Rajpurkar et al. 2016, section 6), with SQuAD 2.0's rule
-that an empty text matches an empty text only.
+    question_id,exact_match,token_f1,rouge_l,bleurt_score,abstained
+    q1,0,0.666667,0.500000,0.412310,0
+
+A column ``trace`` (0, 1, ...) follows ``question_id`` where a question has several answers; traces
+that do not say their number are numbered as packing does, in order of appearance.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-import re
-import string
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
+
+import numpy as np
+import xxhash
 
 from wdsbench.errors import ScoreError
 from wdsbench.files import atomic_file
+from wdsbench.llm.abstain import Abstentions
+from wdsbench.llm.agreement import Agreement, agreements
+from wdsbench.llm.measures import MEASURES, exact_match, normalise_answer, rouge_l, token_f1
 from wdsbench.llm.questions import Question
 from wdsbench.progress import Progress, no_progress
+from wdsbench.records import Trace
 from wdsbench.traces.files import expand_patterns
 from wdsbench.traces.read import read_traces
 
-COLUMNS: Final = ("question_id", "exact_match", "token_f1")
-_ARTICLES: Final = re.compile(r"\b(?:a|an|the)\b")
-_PUNCTUATION: Final = str.maketrans("", "", string.punctuation)
+__all__ = (
+    "ScoreOptions",
+    "ScoreReport",
+    "exact_match",
+    "normalise_answer",
+    "rouge_l",
+    "score_traces",
+    "token_f1",
+)
+
+ID_COLUMN: Final = "question_id"
+TRACE_COLUMN: Final = "trace"
+ABSTAINED_COLUMN: Final = "abstained"
+#: What may become of an abstention's scores, a number apart.
+ABSTENTION_SCORES: Final = ("keep", "none")
 _NAMED_IDS: Final = 5  # an error names this many ids
+
+
+class Scorer(Protocol):
+    """Scores answers against their references (``judge.Judge``)."""
+
+    def score(
+        self,
+        answers: Sequence[str],
+        references: Sequence[Sequence[str]],
+        progress: Progress = no_progress,
+    ) -> list[float]: ...
+
+
+@dataclass(frozen=True)
+class ScoreOptions:
+    """Settings of scoring.
+
+    Attributes:
+        judges: Models that score too, by the names of their columns.
+        abstentions: What counts as one.
+        abstention_score: What the scores of an abstention become: ``keep`` (as measured), ``none``
+            (an empty cell: a trace without a score) or a number.
+        threshold: A score below it means hallucinated; for agreement only.
+    """
+
+    judges: Mapping[str, Scorer] = field(default_factory=dict)
+    abstentions: Abstentions = field(default_factory=Abstentions)
+    abstention_score: str | float = "keep"
+    threshold: float = 0.5
+
+    def __post_init__(self) -> None:
+        """Check the names.
+
+        Raises:
+            ValueError: A judge's name is taken or no column's name, or the abstention score is no
+                word and no finite number.
+        """
+        for name in self.judges:
+            if name in (*MEASURES, ID_COLUMN, TRACE_COLUMN, ABSTAINED_COLUMN) or not name.strip():
+                raise ValueError(f"model name {name!r} is taken or empty; choose another.")
+        score = self.abstention_score
+        if score not in ABSTENTION_SCORES and (isinstance(score, str) or not np.isfinite(score)):
+            raise ValueError(
+                f"abstention_score is {score!r}; allowed are {', '.join(ABSTENTION_SCORES)} and"
+                " numbers."
+            )
 
 
 @dataclass(frozen=True)
@@ -37,39 +103,37 @@ class ScoreReport:
         scored: Traces scored, one line of the CSV each.
         traces_without_question: Traces left out, their question not being among the questions.
         questions_without_trace: Questions that no trace answers.
-        exact_match: Mean over the scored traces, 0 to 1.
-        token_f1: Mean over the scored traces, 0 to 1.
+        abstained: Of the scored, those that gave no answer.
+        means: Mean of every measure over its cells that are not empty.
+        agreement: Of every two measures, over the answers that are no abstentions.
+        several: Whether the CSV has a column ``trace``.
     """
 
     scored: int
     traces_without_question: int
     questions_without_trace: int
-    exact_match: float
-    token_f1: float
+    abstained: int
+    means: dict[str, float]
+    agreement: list[Agreement]
+    several: bool
+
+    @property
+    def exact_match(self) -> float:
+        """Mean over the scored traces, 0 to 1."""
+        return self.means["exact_match"]
+
+    @property
+    def token_f1(self) -> float:
+        """Mean over the scored traces, 0 to 1."""
+        return self.means["token_f1"]
 
 
-def normalise_answer(text: str) -> str:
-    """Return ``text`` in lower case, without ASCII punctuation and articles, single-spaced."""
-    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
-
-
-def exact_match(answer: str, references: Sequence[str]) -> float:
-    """Return 1.0 if the answer equals any reference once both are normalised, else 0.0."""
-    normal = normalise_answer(answer)
-    return float(any(normal == normalise_answer(reference) for reference in references))
-
-
-def token_f1(answer: str, references: Sequence[str]) -> float:
-    """Return the best F1 of the answer's words against any reference's, 0.0 to 1.0."""
-    return max((_f1(answer, reference) for reference in references), default=0.0)
-
-
-def _f1(answer: str, reference: str) -> float:
-    ours, theirs = normalise_answer(answer).split(), normalise_answer(reference).split()
-    if not ours or not theirs:
-        return float(ours == theirs)
-    shared = sum((Counter(ours) & Counter(theirs)).values())
-    return 2 * shared / (len(ours) + len(theirs))
+@dataclass(frozen=True)
+class _Answer:
+    question_id: str
+    trace: int
+    text: str
+    references: tuple[str, ...]
 
 
 def score_traces(
@@ -77,8 +141,9 @@ def score_traces(
     questions: Sequence[Question],
     out_csv: Path,
     progress: Progress = no_progress,
+    options: ScoreOptions | None = None,
 ) -> ScoreReport:
-    """Score the answers in raw trace files and write ``question_id,exact_match,token_f1``.
+    """Score the answers in raw trace files and write them as a CSV.
 
     One line for each trace whose question is known, in the order of files and traces. The file
     appears only when it is complete; the same traces and questions give the same bytes.
@@ -88,69 +153,152 @@ def score_traces(
         questions: Questions with their references.
         out_csv: The score file; its folder is made if missing.
         progress: Wraps the files.
+        options: See :class:`ScoreOptions`.
 
     Raises:
         TraceError: A trace file or a trace cannot be used.
-        ScoreError: A trace's question has no reference, two traces answer one question, or no
-            trace has a question at all. Nothing is written then.
+        ScoreError: A trace's question has no reference, two traces are the same answer, or no trace
+            has a question at all. Nothing is written then.
     """
+    options = options or ScoreOptions()
     asked = {question.question_id: question for question in questions}
     paths = expand_patterns(patterns)
-    rows: list[tuple[str, float, float]] = []
-    seen: set[str] = set()
+    found = _read_answers(progress(paths, len(paths), "scoring"), asked)
+    texts = [answer.text for answer in found.answers]
+    references = [answer.references for answer in found.answers]
+    columns = {
+        name: np.array([measure(*pair) for pair in zip(texts, references, strict=True)], np.float64)
+        for name, measure in MEASURES.items()
+    }
+    for name, judge in options.judges.items():
+        columns[name] = np.array(judge.score(texts, references, progress), np.float64)
+        if not np.isfinite(columns[name]).all():
+            raise ScoreError(f"model {name} gives NaN or an infinity; use another model.")
+    abstained = np.array([text in options.abstentions for text in texts], bool)
+    answered = {name: values[~abstained] for name, values in columns.items()}
+    agreement = agreements(answered, options.threshold)
+    if options.abstention_score != "keep":
+        score = np.nan if options.abstention_score == "none" else float(options.abstention_score)
+        for values in columns.values():
+            values[abstained] = score
+    several = any(answer.trace for answer in found.answers)
+    _write_rows(out_csv, found.answers, columns, abstained, several=several)
+    return ScoreReport(
+        scored=len(texts),
+        traces_without_question=len(found.unknown),
+        questions_without_trace=len(asked.keys() - found.seen),
+        abstained=int(abstained.sum()),
+        means={name: _mean(values) for name, values in columns.items()},
+        agreement=agreement,
+        several=several,
+    )
+
+
+@dataclass
+class _Found:
+    answers: list[_Answer] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+    seen: set[str] = field(default_factory=set)
+
+
+def _read_answers(paths: Iterable[Path], asked: Mapping[str, Question]) -> _Found:
+    found, numbers = _Found(), _Numbers()
     unreferenced: list[str] = []
-    unknown: list[str] = []
-    for path in progress(paths, len(paths), "scoring"):
+    for path in paths:
         for trace in read_traces(path):
             question = asked.get(trace.question_id)
             if question is None:
-                unknown.append(trace.question_id)
+                found.unknown.append(trace.question_id)
                 continue
-            if trace.question_id in seen:
-                raise ScoreError(
-                    f"file {path}, trace {trace.position}: question {trace.question_id} is "
-                    "answered "
-                    "by an earlier trace already; a score file has one line for each question."
-                )
-            seen.add(trace.question_id)
+            number = numbers.of(trace)
+            found.seen.add(trace.question_id)
             if not question.references:
                 unreferenced.append(trace.question_id)
                 continue
-            rows.append(
-                (
-                    trace.question_id,
-                    exact_match(trace.answer, question.references),
-                    token_f1(trace.answer, question.references),
-                )
+            found.answers.append(
+                _Answer(trace.question_id, number, trace.answer, question.references)
             )
     if unreferenced:
         raise ScoreError(
             f"{len(unreferenced)} answered questions have no reference ({_named(unreferenced)}); "
             "add references, or leave their traces out."
         )
-    if not rows:
+    if not found.answers:
         raise ScoreError(
-            f"no trace's question is among the {len(asked)} questions (traces: {_named(unknown)}; "
-            f"questions: {_named(list(asked))}); use the questions that were asked."
+            f"no trace's question is among the {len(asked)} questions (traces: "
+            f"{_named(found.unknown)}; questions: {_named(list(asked))}); use the questions that "
+            "were asked."
         )
-    _write_rows(out_csv, rows)
-    return ScoreReport(
-        scored=len(rows),
-        traces_without_question=len(unknown),
-        questions_without_trace=len(asked) - len(seen),
-        exact_match=sum(row[1] for row in rows) / len(rows),
-        token_f1=sum(row[2] for row in rows) / len(rows),
-    )
+    return found
 
 
-def _write_rows(out_csv: Path, rows: Sequence[tuple[str, float, float]]) -> None:
+class _Numbers:
+    """Numbers traces as packing does (``pack.samples``), so that scores find their samples."""
+
+    def __init__(self) -> None:
+        self._count: Counter[str] = Counter()
+        self._places: dict[tuple[str, int], str] = {}
+        self._contents: dict[tuple[str, int], tuple[str, str]] = {}
+
+    def of(self, trace: Trace) -> int:
+        place = f"file {trace.file}, trace {trace.position}"
+        if trace.trace_number is None:
+            digest = xxhash.xxh3_64_intdigest(np.ascontiguousarray(trace.hidden).data)
+            content = (trace.question_id, digest)
+            file, first = self._contents.setdefault(content, (trace.file, place))
+            if file != trace.file:
+                raise ScoreError(
+                    f"{place}: question {trace.question_id} is answered by an earlier trace"
+                    f" already, the same ({first}); leave the copy out."
+                )
+            number = self._count[trace.question_id]
+        else:
+            number = trace.trace_number
+        self._count[trace.question_id] += 1
+        earlier = self._places.setdefault((trace.question_id, number), place)
+        if earlier != place:
+            raise ScoreError(
+                f"{place}: question {trace.question_id}, trace number {number}, stands in"
+                f" {earlier} already; a score file has one line for each trace."
+            )
+        return number
+
+
+def _write_rows(
+    out_csv: Path,
+    answers: Sequence[_Answer],
+    columns: Mapping[str, np.ndarray[tuple[int, ...], np.dtype[np.float64]]],
+    abstained: np.ndarray[tuple[int, ...], np.dtype[np.bool_]],
+    *,
+    several: bool,
+) -> None:
     out_csv.parent.mkdir(parents=True, exist_ok=True)
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows((name, f"{exact:.0f}", f"{f1:.6f}") for name, exact, f1 in rows)
+    traces = [TRACE_COLUMN] if several else []
+    writer.writerow([ID_COLUMN, *traces, *columns, ABSTAINED_COLUMN])
+    for row, answer in enumerate(answers):
+        writer.writerow(
+            [
+                answer.question_id,
+                *([answer.trace] if several else []),
+                *(_cell(name, float(values[row])) for name, values in columns.items()),
+                int(abstained[row]),
+            ]
+        )
     with atomic_file(out_csv) as raw:
         raw.write(text.getvalue().encode())
+
+
+def _cell(name: str, value: float) -> str:
+    if np.isnan(value):
+        return ""
+    return f"{value:.0f}" if name == "exact_match" and value in (0, 1) else f"{value:.6f}"
+
+
+def _mean(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> float:
+    kept = values[~np.isnan(values)]
+    return float(kept.mean()) if kept.size else float("nan")
 
 
 def _named(ids: Sequence[str]) -> str:

@@ -1,21 +1,23 @@
-"""The two passes of extraction over one batch: answers, then the states behind them."""
+"""The second pass of extraction: the states behind the answers of one batch."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import GenerationConfig
 
 from wdsbench.errors import ModelError
-from wdsbench.llm.attention import BatchMaps
+from wdsbench.llm.attention import BatchMaps, RefusedTraceError
 from wdsbench.llm.questions import Question
 from wdsbench.traces.attention import AttentionRules
+
+#: Of which tokens states are kept.
+TOKENS: Final = ("all", "last")
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,7 @@ class Answered:
         answer: The answer's token ids, at least one.
         finished: Whether the model itself ended the answer.
         empty: Whether the answer is the end-of-sequence token alone.
+        trace_number: Which of the question's answers it is; None: its only one, not said.
     """
 
     question: Question
@@ -35,70 +38,56 @@ class Answered:
     answer: list[int]
     finished: bool
     empty: bool
-
-
-def generate(
-    model: Any, tokenizer: Any, prompts: Sequence[list[int]], max_new_tokens: int
-) -> Iterator[tuple[list[int], bool, bool]]:
-    """Yield (answer tokens, finished, empty) for each prompt, greedily."""
-    longest = max(map(len, prompts))
-    ids = torch.full((len(prompts), longest), tokenizer.pad_token_id)
-    mask = torch.zeros_like(ids)
-    for row, prompt in enumerate(prompts):
-        ids[row, longest - len(prompt) :] = torch.tensor(prompt)
-        mask[row, longest - len(prompt) :] = 1
-    ends = _end_tokens(model, tokenizer)
-    # Everything that could make the answer another than the greedy one is set here: what is None
-    # would be taken from the model's own generation settings.
-    greedy = GenerationConfig(  # type: ignore[no-untyped-call]
-        do_sample=False,
-        num_beams=1,
-        temperature=1.0,
-        top_p=1.0,
-        top_k=50,
-        repetition_penalty=1.0,
-        no_repeat_ngram_size=0,
-        max_new_tokens=max_new_tokens,
-        use_cache=True,
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=sorted(ends) or None,
-    )
-    with torch.inference_mode():
-        out = model.generate(
-            input_ids=ids.to(model.device),
-            attention_mask=mask.to(model.device),
-            generation_config=greedy,
-        )
-    for row in out[:, longest:].tolist():
-        stop = next((place for place, token in enumerate(row) if token in ends), None)
-        if stop == 0:
-            yield row[:1], True, True
-        else:
-            yield row[:stop], stop is not None, False
-
-
-def _end_tokens(model: Any, tokenizer: Any) -> set[int]:
-    """Return the ids that end an answer: the model's, or else the tokenizer's."""
-    ends = getattr(model.generation_config, "eos_token_id", None)
-    if ends is None:
-        ends = tokenizer.eos_token_id
-    if ends is None:
-        return set()
-    return {int(ends)} if isinstance(ends, int) else {int(token) for token in ends}
+    trace_number: int | None = None
 
 
 class StateReader:
-    """The second pass: answered questions to raw traces."""
+    """The second pass: answered questions to raw traces.
 
-    def __init__(self, model: Any, tokenizer: Any, attention: AttentionRules) -> None:
+    Args:
+        model: A causal model with ``eager`` attention.
+        tokenizer: Its tokenizer.
+        attention: What is kept of attention.
+        layers: Which layers are kept, from 0, of states and attention alike; None: all of them.
+        tokens: Of which tokens states are kept: ``all``, or the ``last`` one.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        attention: AttentionRules,
+        layers: Sequence[int] | None = None,
+        tokens: str = "all",
+    ) -> None:
         self.model = model
         self.tokenizer = tokenizer
         self.attention = attention
+        self.layers = None if layers is None else tuple(layers)
+        self.tokens = tokens
         self.parameters = inspect.signature(model.forward).parameters
         self.texts: dict[int, str] = {}  # token id -> text
 
     def read(self, answered: Sequence[Answered]) -> Iterator[dict[str, Any]]:
-        """Yield the raw trace of each answered question, in their order."""
+        """Yield the raw trace of each answered question, in their order.
+
+        Raises:
+            RefusedTraceError: A trace cannot be used.
+            ModelError: The model does not return what a trace needs.
+        """
+        for outcome in self.outcomes(answered):
+            if isinstance(outcome, RefusedTraceError):
+                raise outcome
+            yield outcome
+
+    def outcomes(
+        self, answered: Sequence[Answered]
+    ) -> Iterator[dict[str, Any] | RefusedTraceError]:
+        """Yield the raw trace of each answered question, or why it cannot be used.
+
+        Raises:
+            ModelError: The model does not return what a trace needs.
+        """
         tokens = [item.prompt + item.answer for item in answered]
         longest = max(map(len, tokens))
         ids = torch.full((len(tokens), longest), self.tokenizer.pad_token_id)
@@ -111,6 +100,7 @@ class StateReader:
         maps = BatchMaps(
             [(item.question.question_id, len(item.prompt), len(item.answer)) for item in answered],
             self.attention,
+            self.layers,
         )
         with torch.inference_mode(), maps.taken_from(self.model):
             out = self.model(
@@ -123,25 +113,36 @@ class StateReader:
             )
             first_logit = longest - out.logits.shape[1]  # a model may return them all
             logprobs = _answer_logprobs(out.logits, first_logit, answered)
-            hidden, exact = self._hidden(out)
-        maps.require_layers(len(out.hidden_states) - 1)
+            found, chosen, exact = self._chosen_states(out)
+            half = np.stack([layer.to(torch.float16).cpu().numpy() for layer in exact], axis=1)
+        maps.require_layers(found)
         decoded = self.tokenizer.batch_decode(
             [item.answer for item in answered], skip_special_tokens=True
         )
         start = 0
         for row, item in enumerate(answered):
             length, count = len(tokens[row]), len(item.answer)
-            raw: dict[str, Any] = {
-                "hidden_states": self._states(item, hidden[row, :, :length], exact, row),
-                "tokens": tokens[row],
-                "tokens_decoded": [self._text(token) for token in tokens[row]],
-                "generated_answer_clean": "" if item.empty else decoded[row].strip(),
-                "question_id": item.question.question_id,
-                "prompt_length": len(item.prompt),
-                "token_logprobs": logprobs[start : start + count],
-            }
-            raw.update(maps.raw(row))
+            own = logprobs[start : start + count]
             start += count
+            kept = slice(length - 1 if self.tokens == "last" else 0, length)
+            try:
+                raw: dict[str, Any] = {
+                    "hidden_states": _states(item, half[row, :, kept], exact, row, kept, chosen),
+                    "tokens": tokens[row],
+                    "tokens_decoded": [self._text(token) for token in tokens[row]],
+                    "generated_answer_clean": "" if item.empty else decoded[row].strip(),
+                    "question_id": item.question.question_id,
+                    "prompt_length": len(item.prompt),
+                    "token_logprobs": own,
+                }
+                raw.update(maps.raw(row))
+            except RefusedTraceError as refused:
+                yield refused
+                continue
+            if self.layers is not None:
+                raw["layers"] = chosen
+            if item.trace_number is not None:
+                raw["trace_number"] = item.trace_number
             yield raw
 
     def _optional(self, ids: torch.Tensor, logit_count: int) -> dict[str, Any]:
@@ -154,33 +155,46 @@ class StateReader:
             optional["logits_to_keep"] = logit_count
         return optional
 
-    def _hidden(self, out: Any) -> tuple[NDArray[np.float16], torch.Tensor]:
-        """Return states float16 ``[B, L, T, D]``, and the same as the model gave them."""
+    def _chosen_states(self, out: Any) -> tuple[int, list[int], list[torch.Tensor]]:
+        """Return the model's number of layers, which are kept, and their states ``[B, T, D]``."""
         states = out.hidden_states
         if states is None or len(states) < 2:
             raise ModelError("the model returns no hidden states; it cannot be traced.")
-        exact = torch.stack(states[1:], dim=1)
-        return exact.to(torch.float16).cpu().numpy(), exact
-
-    def _states(
-        self, item: Answered, states: NDArray[np.float16], exact: torch.Tensor, row: int
-    ) -> list[NDArray[Any]]:
-        """Return L arrays ``[T, D]``: float16 where all values fit, else float32."""
-        if bool(np.isfinite(states).all()):
-            return list(states.copy())
-        wide = exact[row, :, : states.shape[1]].float().cpu().numpy()
-        if np.isnan(wide).any():
+        found = len(states) - 1
+        chosen = list(range(found) if self.layers is None else self.layers)
+        if max(chosen) >= found:
             raise ModelError(
-                f"question {item.question.question_id}: the model's states are NaN; "
-                "load it as float32 or bfloat16."
+                f"layer {max(chosen)} is asked for, but the model returns {found} layers; allowed "
+                f"are 0 .. {found - 1}."
             )
-        return list(wide)
+        return found, chosen, [states[layer + 1] for layer in chosen]
 
     def _text(self, token: int) -> str:
         text = self.texts.get(token)
         if text is None:
             text = self.texts[token] = str(self.tokenizer.decode([token]))
         return text
+
+
+def _states(
+    item: Answered,
+    half: NDArray[np.float16],
+    exact: Sequence[torch.Tensor],
+    row: int,
+    kept: slice,
+    layers: Sequence[int],
+) -> list[NDArray[Any]]:
+    """Return an array ``[t, D]`` for each layer: float16 where all values fit, else float32."""
+    if bool(np.isfinite(half).all()):
+        return list(half.copy())
+    wide = np.stack([layer[row, kept].float().cpu().numpy() for layer in exact])
+    bad = np.isnan(wide).any(axis=(1, 2))
+    if bad.any():
+        raise RefusedTraceError(
+            f"question {item.question.question_id}, layer {layers[int(bad.argmax())]}: the model's "
+            "states are NaN; load it as float32 or bfloat16."
+        )
+    return list(wide)
 
 
 def _answer_logprobs(

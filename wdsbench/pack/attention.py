@@ -5,12 +5,13 @@ as they were reduced at extraction.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 
 from wdsbench.pack.extracted import require_as_asked
 from wdsbench.pack.options import PackOptions
 from wdsbench.pack.refusal import refusal
+from wdsbench.pack.tally import Tally
 from wdsbench.records import EdgeLists, LayerEdges, ReducedAttention, Trace
 from wdsbench.shards.index import FieldEntry
 from wdsbench.shards.members import (
@@ -28,99 +29,103 @@ from wdsbench.shards.tar import Pieces
 from wdsbench.traces.attention import MapError, as_maps, reduce_maps
 
 
-@dataclass
-class AttentionPacker:
-    """Makes the attention members of one trace after the other, and counts them.
+@dataclass(frozen=True)
+class AttentionParts:
+    """What is kept of one trace's attention.
 
     Attributes:
-        options: Which kinds, by which rules.
-        heads: H of every trace of which heads, sketch or full was kept; 0 before the first.
-        counts: Traces by kind.
-        traces: Traces of which anything is kept.
+        members: By name.
+        kinds: Which kinds they are.
+        heads: H where every trace must have as many; 0 where it does not matter.
+        from_graphs: The source held edges, not maps.
     """
 
-    options: PackOptions
-    heads: int = 0
-    counts: dict[str, int] = field(default_factory=dict)
-    traces: int = 0
+    members: dict[str, Pieces]
+    kinds: tuple[str, ...]
+    heads: int
+    from_graphs: bool
 
-    def members(self, trace: Trace, tokens: int) -> dict[str, Pieces]:
-        """Return what is kept of the trace's attention.
 
-        Raises:
-            TraceError: A weight is not finite, or no attention probability; heads differ from those
-                of the traces before; what was reduced at extraction is not what is asked for.
-        """
-        made: dict[str, Pieces] = {}
-        for kind, members in self._kinds(trace, tokens):
-            made.update(members)
-            self.counts[kind] = self.counts.get(kind, 0) + 1
-        self.traces += bool(made)
-        return made
+def attention_parts(trace: Trace, tokens: int, options: PackOptions) -> AttentionParts:
+    """Return what is kept of the trace's attention.
 
-    def fields(self, layers: int) -> dict[str, FieldEntry]:
-        """Return what the index says of the kinds that were made."""
-        by_rule = f"{self.options.edge_rule} of the mean over heads, as {EDGES_WEIGHT}"
-        by_head = f"weights from {self.options.head_threshold:g} of every head, as {HEADS_WEIGHT}"
-        of_heads: list[int | None] = [layers, self.heads, None]
-        kinds: dict[str, tuple[list[int | None], str]] = {
-            "edges": ([None], by_rule),
-            "heads": (of_heads, by_head),
-            "sketch": ([*of_heads, len(SKETCH_VALUES)], ", ".join(SKETCH_VALUES)),
-            "full": (of_heads, "causal half, row after row"),
-        }
-        return {
-            kind: FieldEntry(dtype="<f2", shape=shape, samples=self.counts[kind], note=note)
-            for kind, (shape, note) in kinds.items()
-            if kind in self.counts
-        }
+    Raises:
+        TraceError: A weight is not finite, or no attention probability; what was reduced at
+            extraction is not what is asked for.
+    """
+    reduced = _reduced(trace, options)
+    members: dict[str, Pieces] = {}
+    kinds = []
+    for kind, made in _kinds(trace, reduced, tokens, options.attention):
+        members.update(made)
+        kinds.append(kind)
+    by_head = reduced is not None and set(options.attention) - {"edges"}
+    return AttentionParts(
+        members=members,
+        kinds=tuple(kinds),
+        heads=reduced.num_heads if reduced is not None and by_head else 0,
+        from_graphs=bool(members) and trace.graphs is not None,
+    )
 
-    def _kinds(self, trace: Trace, tokens: int) -> Iterator[tuple[str, dict[str, Pieces]]]:
-        """Yield each wanted kind with its members."""
-        wanted = self.options.attention
-        if trace.graphs is not None and "edges" in wanted:
-            yield "edges", edge_members(trace.graphs, tokens)
-        reduced = self._reduced(trace)
-        if reduced is None:
-            return
-        if set(wanted) - {"edges"}:
-            self._check_heads(trace, reduced.num_heads)
-        if "edges" in wanted and reduced.edges is not None and trace.graphs is None:
-            yield "edges", edge_members(_by_layer(reduced.edges), tokens)
-        if "heads" in wanted and reduced.heads is not None:
-            lists = reduced.heads
-            yield "heads", head_members(lists.index, lists.weight, lists.pointer, tokens)
-        if "sketch" in wanted and reduced.sketch is not None:
-            yield "sketch", {SKETCH: npy_pieces(reduced.sketch)}
-        if "full" in wanted and trace.attentions is not None:
-            yield "full", {ATTENTION: npy_pieces(causal_half(as_maps(trace.attentions)))}
 
-    def _reduced(self, trace: Trace) -> ReducedAttention | None:
-        """Return the trace's maps, reduced as asked; without maps, what extraction reduced."""
-        if not self.options.attention:
-            return None
-        if trace.attentions is None:
-            if trace.reduced is not None:
-                require_as_asked(trace, trace.reduced, self.options.rules)
-            return trace.reduced
-        try:
-            return reduce_maps(
-                as_maps(trace.attentions),
-                self.options.rules,
-                prompt_length=trace.prompt_length,
-                threads=self.options.threads,
-            )
-        except MapError as error:
-            raise refusal(trace, str(error)) from error
+def attention_fields(
+    options: PackOptions, layers: int, heads: int, tally: Tally
+) -> dict[str, FieldEntry]:
+    """Return what the index says of the kinds that were made."""
+    by_rule = f"{options.edge_rule} of the mean over heads, as {EDGES_WEIGHT}"
+    if tally.graphs:
+        by_rule = f"graphs of the input ({tally.graphs} samples), else {by_rule}"
+    by_head = f"weights from {options.head_threshold:g} of every head, as {HEADS_WEIGHT}"
+    of_heads: list[int | None] = [layers, heads, None]
+    kinds: dict[str, tuple[list[int | None], str]] = {
+        "edges": ([None], by_rule),
+        "heads": (of_heads, by_head),
+        "sketch": ([*of_heads, len(SKETCH_VALUES)], ", ".join(SKETCH_VALUES)),
+        "full": (of_heads, "causal half, row after row"),
+    }
+    return {
+        kind: FieldEntry(dtype="<f2", shape=shape, samples=tally.attention[kind], note=note)
+        for kind, (shape, note) in kinds.items()
+        if tally.attention[kind]
+    }
 
-    def _check_heads(self, trace: Trace, heads: int) -> None:
-        if self.heads not in (0, heads):
-            raise refusal(
-                trace,
-                f"layers of {heads} heads; heads, sketch and full need the same number in every"
-                f" layer and trace, which had {self.heads}: pack with --attention edges",
-            )
-        self.heads = heads
+
+def _kinds(
+    trace: Trace, reduced: ReducedAttention | None, tokens: int, wanted: tuple[str, ...]
+) -> Iterator[tuple[str, dict[str, Pieces]]]:
+    """Yield each wanted kind with its members."""
+    if trace.graphs is not None and "edges" in wanted:
+        yield "edges", edge_members(trace.graphs, tokens)
+    if reduced is None:
+        return
+    if "edges" in wanted and reduced.edges is not None and trace.graphs is None:
+        yield "edges", edge_members(_by_layer(reduced.edges), tokens)
+    if "heads" in wanted and reduced.heads is not None:
+        lists = reduced.heads
+        yield "heads", head_members(lists.index, lists.weight, lists.pointer, tokens)
+    if "sketch" in wanted and reduced.sketch is not None:
+        yield "sketch", {SKETCH: npy_pieces(reduced.sketch)}
+    if "full" in wanted and trace.attentions is not None:
+        yield "full", {ATTENTION: npy_pieces(causal_half(as_maps(trace.attentions)))}
+
+
+def _reduced(trace: Trace, options: PackOptions) -> ReducedAttention | None:
+    """Return the trace's maps, reduced as asked; without maps, what extraction reduced."""
+    if not options.attention:
+        return None
+    if trace.attentions is None:
+        if trace.reduced is not None:
+            require_as_asked(trace, trace.reduced, options.rules)
+        return trace.reduced
+    try:
+        return reduce_maps(
+            as_maps(trace.attentions),
+            options.rules,
+            prompt_length=trace.prompt_length,
+            threads=options.threads,
+        )
+    except MapError as error:
+        raise refusal(trace, str(error)) from error
 
 
 def _by_layer(edges: EdgeLists) -> list[LayerEdges]:

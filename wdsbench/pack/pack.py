@@ -1,12 +1,15 @@
 """Raw trace files and scores in, a data set out.
 
-Files are read one after the other and traces handed on one by one, so memory is bounded by one
-file. Anything wrong stops the run with file, trace and question named and leaves nothing behind;
-nothing is skipped that the caller has not asked to skip, and what is skipped is counted.
+Files are read one after the other, or by ``workers`` processes, and traces handed on one by one in
+the files' order, so memory is bounded by ``workers + 1`` files (by one without workers) and the
+bytes are the same. Anything wrong stops the run with file, trace and question named and leaves
+nothing behind; nothing is skipped that the caller has not asked to skip, and what is skipped is
+counted.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +17,22 @@ from typing import Any
 
 import wdsbench
 from wdsbench.errors import PackError
+from wdsbench.pack.append import (
+    check_same_options,
+    joined_labels,
+    joined_provenance,
+    know_the_data_set,
+)
 from wdsbench.pack.labels import labels_entry
+from wdsbench.pack.memory import freed_memory_kept
 from wdsbench.pack.options import PackOptions
-from wdsbench.pack.reduce import fit_reduction, parse_reduce
+from wdsbench.pack.prepare import Preparer
+from wdsbench.pack.reduce import fit_reduction, load_reduction, parse_reduce
+from wdsbench.pack.resume import Progressed, run_of, stat_of
 from wdsbench.pack.samples import SamplePacker, fields_of
 from wdsbench.pack.scores import read_scores
+from wdsbench.pack.tally import Tally
+from wdsbench.pack.workers import prepared_files
 from wdsbench.progress import Progress, no_progress
 from wdsbench.records import Trace
 from wdsbench.shards.index import IndexFile
@@ -57,6 +71,9 @@ def pack(
     *,
     scores: Path | None = None,
     options: PackOptions | None = None,
+    workers: int = 1,
+    append: bool = False,
+    resume: bool = False,
     progress: Progress = no_progress,
 ) -> PackReport:
     """Pack raw trace files into a data set.
@@ -66,20 +83,27 @@ def pack(
         out: The data set's folder; made where it does not exist.
         scores: CSV of scores; None: labels come from the files.
         options: See :class:`PackOptions`.
+        workers: Processes that read files; 1: this one. The bytes are the same.
+        append: Add the files to the data set in ``out``, packed with the same options. Its shards
+            stay as they are; until the new index is in place it is the old data set.
+        resume: Go on where a run with the same arguments was interrupted; the bytes are those of
+            an uninterrupted one. An error, too, then leaves what is finished.
         progress: Draws over files.
 
     Returns:
-        What was written.
+        What was written; of a run that appends, its own part.
 
     Raises:
         TraceError: A file or trace that cannot be used.
         ScoreError: A bad score file, or a trace without a score.
-        PackError: The folder cannot be used, or the disk is full.
+        PackError: The folder cannot be used, the disk is full, or a worker was killed.
         ValueError: No file matches a pattern.
 
-    Whatever is raised, ``out`` is left as it was found.
+    Whatever is raised, ``out`` is left as it was found (without ``resume``).
     """
     options = options or PackOptions()
+    if workers < 1:
+        raise ValueError(f"workers: {workers} is not 1 or more")
     files = expand_patterns(patterns)
     table, column = (None, None) if scores is None else read_scores(scores, options.score_column)
     labels = labels_entry(scores, column, options.threshold)
@@ -95,41 +119,102 @@ def pack(
                 if split_of(number, trace) == "train":
                     yield trace
 
+    if append and resume:
+        raise ValueError(
+            "append and resume: a run that appended and was killed left the old data set; append"
+            " again without resume"
+        )
     components = parse_reduce(options.reduce)
-    writer = DatasetWriter(out, shard_mb=options.shard_mb)
+    run = SamplePacker(options)
+    if append:
+        writer = DatasetWriter.appending(out, shard_mb=options.shard_mb)
+    else:
+        writer = DatasetWriter(
+            out,
+            shard_mb=options.shard_mb,
+            run=run_of(options, files, labels),
+            resume=resume,
+            summary=run.summary,
+        )
     inputs = []
+    old = Tally()
     try:
-        reduction = None if components is None else fit_reduction(training_traces(), components)
-        run = SamplePacker(options, table, writer, reduction)
-        for number, path in enumerate(progress(files, len(files), "packing")):
-            before = run.samples
-            for trace in read_traces(path):
-                run.add(trace, split_of(number, trace))
-            inputs.append({"file": path.name, "samples": run.samples - before})
-        if run.shape is None:
+        done = Progressed.of(run, writer)
+        if writer.base is not None:
+            check_same_options(writer.base, options, labels)
+            know_the_data_set(run, writer.base)
+            old.add(run.closed)
+        elif done.reduction is not None:
+            run.reduction = load_reduction(out / done.reduction)
+        elif components is not None:
+            run.reduction = fit_reduction(training_traces(), components)
+            writer.add_file(*run.reduction.file())
+            writer.remember({"reduction": run.reduction.file()[0]})
+        for number, path in enumerate(files):
+            done.check_unchanged(number, path)
+        unread = [(n, path) for n, path in enumerate(files) if not done.is_whole(n)]
+        preparer = Preparer(options, table, run.reduction)
+        with (
+            freed_memory_kept(),
+            contextlib.closing(prepared_files(unread, preparer, workers)) as prepared,
+        ):
+            for number, path in enumerate(progress(files, len(files), "packing")):
+                samples, dropped = run.samples, run.dropped
+                if done.is_whole(number):
+                    done.replay(number, path, run)
+                else:
+                    writer.remember({"begun": number, "stat": stat_of(path)})
+                    finished = done.rows.get(number, {})
+                    for trace in next(prepared)[1]:
+                        run.add(
+                            trace,
+                            split_of(number, trace.trace),
+                            writer,
+                            file=number,
+                            finished=trace.trace.position in finished,
+                        )
+                    writer.remember(
+                        {
+                            "ended": number,
+                            "samples": run.samples - samples,
+                            "dropped": run.dropped - dropped,
+                        }
+                    )
+                inputs.append({"file": path.name, "samples": run.samples - samples})
+        if not run.samples:
             raise PackError(
                 f"no trace to pack in {len(files)} files ({run.dropped} dropped for want of a "
                 f"score)"
             )
-        if reduction is not None:
-            writer.add_file(*reduction.file())
+        tally = run.tally
+        provenance = _provenance(run, inputs, scores, column)
+        base = writer.base
+        if base is not None:
+            labels = joined_labels(base.labels, labels)
+            provenance = joined_provenance(base.file.provenance, provenance)
+        before = set() if base is None else {shard.url for shard in base.file.shardlist}
         index = writer.finish(
             fields=fields_of(run),
-            layers=run.totals.entries(),
-            provenance=_provenance(run, inputs, scores, column),
+            layers=tally.layers.entries(),
+            provenance=provenance,
             labels=labels,
         )
     except BaseException:
-        writer.abort()
+        if resume:
+            writer.suspend()
+        else:
+            writer.abort()
         raise
     return PackReport(
         index=index,
         samples=run.samples,
-        bytes_written=sum(shard.filesize for shard in index.shardlist),
+        bytes_written=sum(s.filesize for s in index.shardlist if s.url not in before),
         dropped=run.dropped,
-        unlabelled=run.unlabelled,
-        without_attention=run.samples - run.attention.traces if options.attention else 0,
-        remarks=dict(run.remarks),
+        unlabelled=tally.unlabelled - old.unlabelled,
+        without_attention=(
+            run.samples - (tally.with_attention - old.with_attention) if options.attention else 0
+        ),
+        remarks=dict(tally.remarks - old.remarks),
     )
 
 
@@ -152,5 +237,5 @@ def _provenance(
         "edge_rule": run.options.edge_rule,
         "head_threshold": run.options.head_threshold,
         "reduction": None if run.reduction is None else run.reduction.file()[0],
-        "remarks": dict(sorted(run.remarks.items())),
+        "remarks": dict(sorted(run.tally.remarks.items())),
     }

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,23 @@ class Reduction:
 
         data = save({"mean": self.mean, "components": self.components, "explained": self.explained})
         return f"reduction-{xxhash.xxh3_64_hexdigest(data)}.safetensors", data
+
+
+def load_reduction(path: Path) -> Reduction:
+    """Return what :meth:`Reduction.file` wrote.
+
+    Raises:
+        PackError: The file is missing or is another one than its name says.
+    """
+    from safetensors.numpy import load
+
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise PackError(f"cannot read {path}: {error.strerror}; pack anew") from error
+    if path.name != f"reduction-{xxhash.xxh3_64_hexdigest(data)}.safetensors":
+        raise PackError(f"{path} is not the file that was packed (XXH3); pack anew")
+    return Reduction(**load(data))
 
 
 def parse_reduce(text: str | None) -> int | None:

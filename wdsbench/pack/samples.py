@@ -1,171 +1,174 @@
-"""Traces to samples: label, number, split, members; each checked against those that came before."""
+"""Prepared traces to samples: number, split, row; each checked against those that came before."""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import xxhash
-from numpy.typing import NDArray
 
-from wdsbench.errors import PackError, ScoreError
-from wdsbench.pack.attention import AttentionPacker
+from wdsbench.pack.attention import attention_fields
 from wdsbench.pack.options import PackOptions
+from wdsbench.pack.prepare import Prepared, other_shape
 from wdsbench.pack.reduce import Reduction
 from wdsbench.pack.refusal import refusal
-from wdsbench.pack.scores import label_of
-from wdsbench.records import Trace
-from wdsbench.shards.index import FieldEntry, LayerEntry
-from wdsbench.shards.members import (
-    HIDDEN,
-    HIDDEN_SCALE,
-    META,
-    meta_member,
-    npy_pieces,
-)
+from wdsbench.pack.tally import LayerTotals, Tally
+from wdsbench.records import SPLITS, Trace
+from wdsbench.shards.index import FieldEntry
+from wdsbench.shards.members import HIDDEN, META, meta_member
 from wdsbench.shards.names import make_key
-from wdsbench.shards.tar import Pieces
-from wdsbench.shards.wide import HalfStates, to_half
 from wdsbench.shards.writer import DatasetWriter, SampleRow
+from wdsbench.traces.check import UnpackedTrace
 
-
-@dataclass
-class LayerTotals:
-    """Sums over samples of what :func:`to_half` says of each layer."""
-
-    max_abs: NDArray[np.float64]
-    infinities: NDArray[np.int64]
-    scaled: NDArray[np.int64]
-    error_max: NDArray[np.float64]
-
-    @classmethod
-    def zeros(cls, layers: int) -> LayerTotals:
-        return cls(
-            np.zeros(layers),
-            np.zeros(layers, np.int64),
-            np.zeros(layers, np.int64),
-            np.zeros(layers),
-        )
-
-    def add(self, states: HalfStates) -> None:
-        np.maximum(self.max_abs, states.max_abs, out=self.max_abs)
-        np.maximum(self.error_max, states.error_max, out=self.error_max)
-        self.infinities += states.infinities
-        if states.scale is not None:
-            self.scaled += states.scale != 1
-
-    def entries(self) -> list[LayerEntry]:
-        return [
-            LayerEntry(
-                max_abs=float(m), infinities=int(i), scaled_samples=int(s), scale_error_max=float(e)
-            )
-            for m, i, s, e in zip(
-                self.max_abs, self.infinities, self.scaled, self.error_max, strict=True
-            )
-        ]
+__all__ = ["LayerTotals", "SamplePacker", "fields_of"]
 
 
 @dataclass
 class SamplePacker:
-    """Turns checked traces into samples of a writer, one by one, and keeps count.
+    """Turns prepared traces into samples of a writer, one by one, and keeps count.
 
-    Attributes that other rooms read: ``shape`` (L, D) once a trace has come, ``totals`` per layer,
-    and the counters.
+    Attributes:
+        options: See :class:`PackOptions`.
+        reduction: Applied to states, for the index.
+        shape: (L, D) of the states, once a trace has come.
+        heads: H of every trace where it matters; 0 before the first.
+        closed: Counts over samples of closed shards, and of the data set that is appended to.
+        of_split: Counts over those of each split's open shard.
+        traces_of: Traces of each question.
+        seen: Place of each (question, trace number).
+        contents: File and place of each (question, digest of states) without a number.
+        stored: Key of each (question, XXH3 of hidden.npy) of the data set that is appended to.
+        split_of: Split of each question.
+        dropped: Traces left out for want of a score.
     """
 
     options: PackOptions
-    scores: dict[str, float] | None
-    writer: DatasetWriter
     reduction: Reduction | None = None
     shape: tuple[int, int] | None = None
-    totals: LayerTotals = field(default_factory=lambda: LayerTotals.zeros(0))
+    heads: int = 0
+    closed: Tally = field(default_factory=Tally)
+    of_split: dict[str, Tally] = field(default_factory=lambda: {split: Tally() for split in SPLITS})
     traces_of: Counter[str] = field(default_factory=Counter)
     seen: dict[tuple[str, int], str] = field(default_factory=dict)
     contents: dict[tuple[str, int], tuple[str, str]] = field(default_factory=dict)
+    stored: dict[tuple[str, int], str] = field(default_factory=dict)
     split_of: dict[str, str] = field(default_factory=dict)
-    remarks: Counter[str] = field(default_factory=Counter)
     dropped: int = 0
-    unlabelled: int = 0
     samples: int = 0
 
-    def __post_init__(self) -> None:
-        """Prepare what looks at attention maps."""
-        self.attention = AttentionPacker(self.options)
+    @property
+    def tally(self) -> Tally:
+        """Counts over all samples."""
+        whole = Tally()
+        for part in (self.closed, *self.of_split.values()):
+            whole.add(part)
+        return whole
 
-    def add(self, trace: Trace, split: str) -> None:
-        """Check one trace against the others and write it."""
-        score, label = self._judge(trace)
-        if label is None:
-            if self.options.missing_score == "drop":
-                self.dropped += 1
-                return
-            self.unlabelled += 1
-        number = self._number(trace)
-        if self.split_of.setdefault(trace.question_id, split) != split:
-            raise refusal(
-                trace,
-                f"stands in split {split} here and in {self.split_of[trace.question_id]} before; a"
-                " question has one split: pack with --split-by question",
+    def summary(self, split: str) -> dict[str, Any]:
+        """Return the counts over a shard that is being closed, as JSON."""
+        part, self.of_split[split] = self.of_split[split], Tally()
+        self.closed.add(part)
+        return {"tally": part.to_json(), "shape": self.shape, "heads": self.heads}
+
+    def add(
+        self,
+        prepared: Prepared,
+        split: str,
+        writer: DatasetWriter,
+        *,
+        file: int,
+        finished: bool = False,
+    ) -> None:
+        """Check one trace against the others and write it.
+
+        Args:
+            prepared: The trace.
+            split: Its split.
+            writer: Takes the sample.
+            file: Number of the trace's file, for the journal.
+            finished: It stands in a finished shard: it is checked and not written, and was counted.
+
+        Raises:
+            TraceError: It is there twice, stands in two splits, or is of another model.
+        """
+        if prepared.dropped:
+            self.dropped += 1
+            return
+        trace = prepared.trace
+        number = self._number(prepared)
+        self._check_split(trace, split)
+        if self.shape is None:
+            self.shape = prepared.shape
+        if self.shape != prepared.shape:
+            raise refusal(trace, other_shape(prepared.shape, self.shape))
+        self._check_heads(trace, prepared.attention.heads)
+        self.samples += 1
+        if finished:
+            return
+        part = self.of_split[split]
+        part.add(
+            Tally(
+                layers=prepared.totals,
+                samples=1,
+                unlabelled=prepared.label is None,
+                attention=Counter(prepared.attention.kinds),
+                with_attention=bool(prepared.attention.kinds),
+                graphs=prepared.attention.from_graphs,
+                remarks=Counter(trace.remarks),
             )
-        states = self._states(trace)
-        members: dict[str, Pieces] = {
-            HIDDEN: npy_pieces(states.values),
-            META: meta_member(trace, number, Path(trace.file).name),
-        }
-        if states.scale is not None:
-            members[HIDDEN_SCALE] = npy_pieces(states.scale)
-        members.update(self.attention.members(trace, _tokens(trace)))
+        )
         row = SampleRow(
             key=make_key(trace.question_id, number),
             question_id=trace.question_id,
             trace=number,
-            tokens=_tokens(trace),
-            state_tokens=trace.hidden.shape[1],
+            tokens=prepared.tokens,
+            state_tokens=prepared.state_tokens,
             prompt_length=-1 if trace.prompt_length is None else trace.prompt_length,
-            label=np.nan if label is None else label,
-            score=np.nan if score is None else score,
+            label=np.nan if prepared.label is None else prepared.label,
+            score=np.nan if prepared.score is None else prepared.score,
         )
-        self.writer.add(split, row, members)
-        self.remarks.update(trace.remarks)
+        told = trace
+        name = Path(trace.file).name
+        if isinstance(trace, UnpackedTrace) and trace.origin is not None:
+            name = trace.origin.file
+            told = replace(trace, position=trace.origin.position)
+        meta = meta_member(told, number, name)
+        note = [file, trace.position, prepared.digest]
+        writer.add(split, row, {**prepared.members, META: meta}, note)
+
+    def count_again(
+        self, row: SampleRow, split: str, path: str, position: int, digest: int | None
+    ) -> None:
+        """Know a sample of a finished shard, whose file is not read again."""
+        place = f"{path}, trace {position}"
+        if digest is not None:
+            self.contents.setdefault((row.question_id, digest), (path, place))
+        self.traces_of[row.question_id] += 1
+        self.seen[row.question_id, row.trace] = place
+        self.split_of[row.question_id] = split
         self.samples += 1
 
-    def _judge(self, trace: Trace) -> tuple[float | None, float | None]:
-        """Return (score, label) of a trace, None where unknown."""
-        if self.scores is None:
-            score, label = None, trace.label
-        else:
-            score = self.scores.get(trace.question_id)
-            label = None if score is None else label_of(score, self.options.threshold)
-        if label is None and self.options.missing_score == "error":
-            source = (
-                "the score file has no line for it"
-                if self.scores is not None
-                else "no --scores and no label"
-            )
-            raise ScoreError(
-                f"{trace.file}, trace {trace.position}, question {trace.question_id}: {source}; "
-                f"give the score, or pack"
-                " with --missing-score drop or keep"
-            )
-        return score, label
-
-    def _number(self, trace: Trace) -> int:
+    def _number(self, prepared: Prepared) -> int:
         """Return the trace number; traces that do not say theirs are numbered in order of
         appearance.
         """
+        trace = prepared.trace
         place = f"{trace.file}, trace {trace.position}"
-        if trace.trace_number is None:
+        if prepared.digest is not None:
             # Within a file equal traces may be equal answers; across files they are a copy.
-            digest = xxhash.xxh3_64_intdigest(np.ascontiguousarray(trace.hidden).data)
-            file, first = self.contents.setdefault((trace.question_id, digest), (trace.file, place))
+            file, first = self.contents.setdefault(
+                (trace.question_id, prepared.digest), (trace.file, place)
+            )
             if file != trace.file:
                 raise refusal(
                     trace,
                     f"is the same trace as {first}; if the file is no copy, give the traces a"
                     " trace_number",
                 )
+            self._check_stored(prepared)
         number = (
             self.traces_of[trace.question_id] if trace.trace_number is None else trace.trace_number
         )
@@ -177,50 +180,58 @@ class SamplePacker:
         self.seen[trace.question_id, number] = place
         return number
 
-    def _states(self, trace: Trace) -> HalfStates:
-        layers, _, features = trace.hidden.shape
-        if self.shape is None:
-            self.shape = (layers, features)
-            self.totals = LayerTotals.zeros(layers)
-        if self.shape != (layers, features):
+    def _check_stored(self, prepared: Prepared) -> None:
+        """Refuse a trace that the data set holds which is appended to."""
+        if not self.stored:
+            return
+        digest = xxhash.xxh3_64()
+        for piece in prepared.members[HIDDEN]:
+            digest.update(piece if isinstance(piece, bytes) else piece.data)
+        key = self.stored.get((prepared.trace.question_id, digest.intdigest()))
+        if key is not None:
+            raise refusal(
+                prepared.trace,
+                f"is the same trace as sample {key} of the data set; append each file once, or, if"
+                " it is no copy, give the traces a trace_number",
+            )
+
+    def _check_split(self, trace: Trace, split: str) -> None:
+        before = self.split_of.setdefault(trace.question_id, split)
+        if before != split:
             raise refusal(
                 trace,
-                f"{layers} layers of {features} features, the traces before have {self.shape[0]} "
-                f"of {self.shape[1]};"
-                " pack each model into its own data set",
+                f"stands in split {split} here and in {before} before; a"
+                " question has one split: pack with --split-by question",
             )
-        hidden = trace.hidden if self.reduction is None else self.reduction.apply(trace.hidden)
-        try:
-            states = to_half(hidden, overflow=self.options.overflow)
-        except PackError as error:
-            raise refusal(trace, str(error)) from error
-        self.totals.add(states)
-        return states
 
-
-def _tokens(trace: Trace) -> int:
-    """Return T: the tokens of the sequence; where the source has none, those of the states."""
-    return trace.tokens.size or trace.hidden.shape[1]
+    def _check_heads(self, trace: Trace, heads: int) -> None:
+        if heads and self.heads not in (0, heads):
+            raise refusal(
+                trace,
+                f"layers of {heads} heads; heads, sketch and full need the same number in every"
+                f" layer and trace, which had {self.heads}: pack with --attention edges",
+            )
+        self.heads = heads or self.heads
 
 
 def fields_of(run: SamplePacker) -> dict[str, FieldEntry]:
     """Return what the index says of every field."""
     assert run.shape is not None
     layers, features = run.shape
+    tally = run.tally
     notes = []
     if run.reduction is not None:
         notes.append(f"{run.options.reduce} of [L, T, {features}]")
         features = run.reduction.components.shape[1]
-    scaled = int(run.totals.scaled.max(initial=0))
-    if scaled:
+    if tally.layers.scaled.max(initial=0):
         notes.append("scaled layers: multiply by hidden_scale")
     fields = {
         "hidden": FieldEntry(
             dtype="<f2",
             shape=[layers, None, features],
-            samples=run.samples,
+            samples=tally.samples,
             note="; ".join(notes),
         ),
-        "meta": FieldEntry(dtype="json", shape=[], samples=run.samples),
+        "meta": FieldEntry(dtype="json", shape=[], samples=tally.samples),
     }
-    return {**fields, **run.attention.fields(layers)}
+    return {**fields, **attention_fields(run.options, layers, run.heads, tally)}

@@ -6,16 +6,19 @@ made. So a failed run removes its own files and no others, the next run clears w
 left, and two runs never write into one folder.
 
 A run that gives a finished data set a new table also names the table it replaces, as
-``replaced/NAME``. Whatever happens to it, ``index.json`` names one of the two; the other goes.
+``replaced/NAME``. Whatever happens to it, ``index.json`` names one of the two; the other goes. New
+shards that ``index.json`` does not name, those of a killed ``--append``, go too.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from wdsbench.errors import PackError
 from wdsbench.files import temp_path
@@ -25,14 +28,23 @@ MARKER_NAME = ".wdsbench-unfinished"
 #: Before the name of a file that the run found and replaces. No file's own name has a slash.
 _REPLACED = "replaced/"
 
+#: Ends of names of files that the last file holds, or that nobody has a use for.
+_HELD_OR_GONE = (".tar", "-journal")
+
 
 class FolderClaim:
     """The right to write into one folder, from construction to `release`, `withdraw` (of a run
-    that made a data set) or `settle` (of a run that changed one).
+    that made a data set), `settle` (of a run that changed one) or `suspend` (of a run that goes on
+    another time).
     """
 
     def __init__(
-        self, folder: Path, *, last: str, superseded: Callable[[Path, Sequence[str]], Sequence[str]]
+        self,
+        folder: Path,
+        *,
+        last: str,
+        superseded: Callable[[Path, Sequence[str]], Sequence[str]],
+        keep: bool = False,
     ) -> None:
         """Make the folder and lock it; remove what a killed run left in it.
 
@@ -41,6 +53,7 @@ class FolderClaim:
             last: Name of the file a run writes last: where it is there, the run had ended, and
                 nothing is removed but what is superseded.
             superseded: Returns, of some names of files, those that the last file has no use for.
+            keep: What a killed run left of an unfinished data set stays, and becomes this run's.
 
         Raises:
             PackError: Another process is writing there, or it is not a folder.
@@ -53,10 +66,23 @@ class FolderClaim:
         self._superseded = superseded
         if (folder / last).exists():
             self._clear()
+        elif keep:
+            self._names = list(dict.fromkeys(self._marker_names()))
+            return
         else:
             for name in (*self._marker_names(), last):
                 self._remove(name)
         os.ftruncate(self._marker, 0)
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the files that this run made, or took over."""
+        return list(self._names)
+
+    def remove(self, name: str) -> None:
+        """Remove a file of this run; it may be made again."""
+        self._names.remove(name)
+        self._remove(name)
 
     def new_file(self, name: str) -> Path:
         """Return the path of a file about to be made, having written its name down.
@@ -80,6 +106,10 @@ class FolderClaim:
     def release(self) -> None:
         """Keep everything and let go of the folder."""
         (self._folder / MARKER_NAME).unlink()
+        os.close(self._marker)
+
+    def suspend(self) -> None:
+        """Let go of the folder and leave everything in it for a run that goes on."""
         os.close(self._marker)
 
     def settle(self) -> None:
@@ -141,13 +171,38 @@ class FolderClaim:
         names = self._marker_names(replaced=True)
         if names:
             temp_path(self._folder / self._last).unlink(missing_ok=True)
-        for name in self._superseded(self._folder, names):
+        for name in (*self._unnamed(), *self._superseded(self._folder, names)):
             self._remove(name)
+
+    def _unnamed(self) -> list[str]:
+        """Return those of the shards and journals that were written down and that the last file,
+        which is JSON, does not hold; none where it cannot be read: then nothing is known.
+        """
+        names = [name for name in self._marker_names() if name.endswith(_HELD_OR_GONE)]
+        if not names:
+            return []
+        try:
+            held = set(_texts(json.loads((self._folder / self._last).read_bytes())))
+        except (OSError, ValueError, RecursionError):
+            return []
+        return [name for name in names if name not in held]
 
     def _remove(self, name: str) -> None:
         path = self._folder / name
         path.unlink(missing_ok=True)
         temp_path(path).unlink(missing_ok=True)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield every text that a JSON value holds."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for part in value.values():
+            yield from _texts(part)
+    elif isinstance(value, list):
+        for part in value:
+            yield from _texts(part)
 
 
 def _make_folders(folder: Path) -> list[Path]:

@@ -12,6 +12,8 @@ The raw format (L layers, T tokens of prompt and answer, H heads):
     prompt_length           1 .. T - 1; may be missing: unknown, never guessed
     token_logprobs          T - prompt_length natural logarithms; may be missing
     trace_number, label     integer in 0 .. 2**32 - 1; 0 or 1; may be missing
+    packed_from             dict that ``wdsbench unpack`` adds: file, position and remarks that the
+                            data set held of the trace; may be missing
 
 Arrays are NumPy or torch. Other keys are ignored. Known variants are brought into this form and
 each change is a remark in the trace, worded the same for every trace so that remarks can be
@@ -22,6 +24,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -52,6 +55,26 @@ _FLOATS: Final = (np.float16, np.float32, np.float64)
 _LOGPROB_MAX: Final = 1e-2
 # A data set's index keeps it as uint32.
 _TRACE_NUMBER_MAX: Final = 2**32 - 1
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a trace came from that was packed, and unpacked since.
+
+    Attributes:
+        file: Name of the raw file it was packed from.
+        position: Its place in that file.
+    """
+
+    file: str
+    position: int
+
+
+@dataclass(frozen=True)
+class UnpackedTrace(Trace):
+    """A trace that remembers its way, so that packing it again gives the same bytes."""
+
+    origin: Origin | None = None
 
 
 def check_trace(raw: Mapping[str, Any], file: str, position: int) -> Trace:
@@ -85,6 +108,7 @@ class _Checker:
                 f"a trace is a dict, this is a {type(raw).__name__}; save a list of dicts."
             )
         self.raw = raw
+        self.origin, self.origin_remarks = _origin(raw.get("packed_from"))
         self.question_id = self.checked_question_id() if "question_id" in raw else None
         missing = [key for key in _REQUIRED if raw.get(key) is None]
         if missing:
@@ -105,13 +129,15 @@ class _Checker:
         assert self.question_id is not None  # a required key
         tokens = self.tokens()
         hidden = self.hidden_states()
-        attentions = self.attentions(len(tokens))
+        # Packed traces may come from a source that had no tokens.
+        token_count = len(tokens) or hidden.shape[1]
+        attentions = self.attentions(token_count)
         maps = None if attentions is None else len(attentions)
-        reduced = self.reduced(len(tokens), maps)
+        reduced = self.reduced(token_count, maps)
         hidden = self.matched_hidden(
-            hidden, len(tokens), maps if reduced is None else reduced.num_layers
+            hidden, token_count, maps if reduced is None else reduced.num_layers
         )
-        if attentions is not None and attentions[0].shape[1] != len(tokens):
+        if attentions is not None and attentions[0].shape[1] != token_count:
             self.remark(REMARK_LAST_TOKEN_ATTENTION)
             attentions = None
         for name, layers in (("hidden_states", hidden), ("attentions", attentions or ())):
@@ -121,16 +147,16 @@ class _Checker:
                         f"{name}, layer {layer}, holds NaN; NaN is refused since every detector "
                         "would return NaN: extract this trace again, or leave it out."
                     )
-        prompt_length = self.prompt_length(len(tokens))
-        return Trace(
+        prompt_length = self.prompt_length(token_count)
+        trace = Trace(
             question_id=self.question_id,
             hidden=hidden,
             attentions=attentions,
             tokens=tokens,
-            token_texts=self.token_texts(len(tokens)),
+            token_texts=self.token_texts(token_count),
             answer=self.answer(),
             prompt_length=prompt_length,
-            token_logprobs=self.token_logprobs(len(tokens), prompt_length),
+            token_logprobs=self.token_logprobs(token_count, prompt_length),
             trace_number=self.trace_number(),
             label=self.label(),
             reduced=reduced,
@@ -138,6 +164,9 @@ class _Checker:
             position=self.position,
             remarks=tuple(self.remarks),
         )
+        if self.origin is None:
+            return trace
+        return UnpackedTrace(**{**vars(trace), "remarks": self.origin_remarks}, origin=self.origin)
 
     def checked_question_id(self) -> str:
         value = _scalar(self.raw["question_id"])
@@ -151,6 +180,8 @@ class _Checker:
         if values.ndim == 2 and values.shape[0] == 1:
             self.remark(REMARK_BATCH_AXIS)
             values = values[0]
+        if self.origin is not None and values.size == 0:
+            return np.empty(0, np.int64)
         if values.dtype.kind not in "iu" or values.ndim != 1 or values.size == 0:
             raise self.error(
                 f"tokens has dtype {values.dtype} and shape {values.shape}; allowed are T >= 1 "
@@ -395,6 +426,20 @@ def question_id_text(value: object) -> str:
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
         return str(int(value))
     raise ValueError(f"question_id is a {type(value).__name__}; allowed are text and integers.")
+
+
+def _origin(value: object) -> tuple[Origin | None, tuple[str, ...]]:
+    """Return where a trace was packed from and what was remarked of it then; None where the key is
+    missing, or is somebody else's.
+    """
+    if not isinstance(value, Mapping):
+        return None, ()
+    file, position, remarks = (value.get(key) for key in ("file", "position", "remarks"))
+    if not isinstance(file, str) or not isinstance(position, int) or position < 0:
+        return None, ()
+    if not isinstance(remarks, list | tuple) or not all(isinstance(text, str) for text in remarks):
+        return None, ()
+    return Origin(_storable(file), position), tuple(map(_storable, remarks))
 
 
 def _scalar(value: object) -> object:

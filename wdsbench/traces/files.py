@@ -14,6 +14,14 @@ from wdsbench.errors import TraceError
 
 PICKLE_SUFFIXES: Final = (".pkl", ".pickle", ".pkl.gz", ".pickle.gz")
 TENSOR_SUFFIXES: Final = (".pt", ".pth")
+#: Kind of file -> how its name may end.
+SUFFIXES: Final = {
+    "pickle": PICKLE_SUFFIXES,
+    "tensors": TENSOR_SUFFIXES,
+    "safetensors": (".safetensors",),
+    "npz": (".npz",),
+    "hdf5": (".h5", ".hdf5"),
+}
 # RFC 1952, section 2.3.1; no pickle starts with these bytes.
 GZIP_MAGIC: Final = b"\x1f\x8b"
 
@@ -65,11 +73,9 @@ def expand_patterns(patterns: Sequence[str | Path]) -> list[Path]:
 
 
 def kind_of(path: Path) -> str | None:
-    """Return ``"pickle"``, ``"tensors"`` or None by the file's name."""
+    """Return a key of ``SUFFIXES`` by the file's name, or None."""
     name = path.name.lower()
-    if name.endswith(PICKLE_SUFFIXES):
-        return "pickle"
-    return "tensors" if name.endswith(TENSOR_SUFFIXES) else None
+    return next((kind for kind, ends in SUFFIXES.items() if name.endswith(ends)), None)
 
 
 def open_raw(path: Path) -> BinaryIO:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -13,6 +13,9 @@ from wdsbench.errors import TraceError
 from wdsbench.records import Trace
 from wdsbench.traces.check import check_trace
 from wdsbench.traces.files import kind_of, open_raw
+from wdsbench.traces.hdf5 import read_hdf5
+from wdsbench.traces.npz import read_npz
+from wdsbench.traces.safetensors_file import read_safetensors
 from wdsbench.traces.tensors import is_sequences, load_tensors, sequence_traces
 from wdsbench.traces.unpickle import load_pickle
 
@@ -21,19 +24,28 @@ from wdsbench.traces.unpickle import load_pickle
 # the first of this number (torch.serialization.MAGIC_NUMBER) in protocol 2, torch.save's default.
 _TORCH_MAGICS: Final = (b"PK\x03\x04", pickle.dumps(0x1950A86A20F9469CFC6C, 2))
 
+_NAMED: Final = {"safetensors": read_safetensors, "npz": read_npz, "hdf5": read_hdf5}
+
 
 def read_traces(path: Path) -> Iterator[Trace]:
     """Yield the checked traces of one raw file, in its order.
 
     A pickle holds a list of raw dicts, one raw dict, or ``{"traces": list}``; a file may hold
-    several pickles one after the other. A ``.pt`` holds preprocessed ``sequences`` or the same raw
-    dicts. Memory is bounded by the file's content, and shrinks as traces are consumed.
+    several pickles one after the other. A ``.pt`` holds preprocessed ``sequences`` or ``graphs``,
+    or the same raw dicts. Memory is bounded by the file's content, and shrinks as traces are
+    consumed. ``.safetensors``, ``.npz`` and HDF5 files hold named arrays (module ``named``), and
+    memory is bounded by one trace.
 
     Raises:
         TraceError: The file cannot be read, or a trace fails its check.
     """
     file = str(path)
     position = 0
+    read_named = _NAMED.get(kind_of(path) or "")
+    if read_named is not None:
+        for position, raw in enumerate(_read_named(read_named, path)):
+            yield check_trace(raw, file, position)
+        return
     for content in _contents(path):
         if is_sequences(content):
             for trace in sequence_traces(_mapping(content), file):
@@ -48,6 +60,13 @@ def read_traces(path: Path) -> Iterator[Trace]:
             position += 1
     if position == 0:
         raise TraceError("the file holds no traces; leave it out.", file=file)
+
+
+def _read_named(
+    read_named: Callable[[Path], Iterator[dict[str, Any]]], path: Path
+) -> Iterator[dict[str, Any]]:
+    open_raw(path).close()  # its errors are those of other files
+    yield from read_named(path)
 
 
 def _contents(path: Path) -> Iterator[object]:

@@ -1,10 +1,13 @@
-"""Read ``.pt`` files: preprocessed ``sequences``, or raw traces saved with ``torch.save``."""
+"""Read ``.pt`` files: preprocessed ``sequences`` or ``graphs``, or raw traces saved with
+``torch.save``.
+"""
 
 from __future__ import annotations
 
 import pickle
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from wdsbench.errors import TraceError
 from wdsbench.records import Trace
 from wdsbench.traces.arrays import as_array, is_tensor
 from wdsbench.traces.check import check_trace
+from wdsbench.traces.graphs import SAFE_GLOBALS, read_graphs
 
 
 def load_tensors(path: Path) -> object:
@@ -29,7 +33,8 @@ def load_tensors(path: Path) -> object:
         with warnings.catch_warnings():
             # torch remarks on its own storage classes when it reads its older file format.
             warnings.simplefilter("ignore")
-            return torch.load(path, map_location="cpu", weights_only=True)
+            with torch.serialization.safe_globals(SAFE_GLOBALS):  # type: ignore[arg-type]
+                return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         # Without torch's own words: they advise to load the file unsafely.
         raise TraceError(
@@ -55,42 +60,41 @@ def is_sequences(content: object) -> bool:
 
 
 def sequence_traces(content: Mapping[str, Any], file: str) -> Iterator[Trace]:
-    """Yield the traces of a preprocessed file: T = 1, hidden ``[L, 1, D]``, no tokens, label set.
+    """Yield the traces of a preprocessed file: no token ids and texts, label set.
 
     Args:
-        content: ``sequences``: tensor ``[n, L, D]`` or n tensors ``[L, D]``; ``question_ids``: n
-            texts or integers; ``labels``: n of 0 or 1, or missing where scores will bring them.
+        content: ``sequences``: tensor ``[n, L, D]`` or n tensors ``[L, D]``, traces of T = 1; or
+            ``graphs``: n lists of L PyG ``Data`` (module ``graphs``), traces of T tokens with
+            edges; ``question_ids``: n texts or integers; ``labels``: n of 0 or 1, or missing where
+            scores will bring them.
         file: Name for the record and for errors.
 
     Raises:
-        TraceError: A part is missing, counts differ, or a sequence has a wrong dtype or shape or
-            holds NaN.
+        TraceError: A part is missing, counts differ, or a sequence or graph has a wrong dtype or
+            shape or holds NaN.
     """
-    if "sequences" not in content:
+    name = "sequences" if "sequences" in content else "graphs"
+    parts = content[name]
+    if name == "graphs" and not isinstance(parts, list | tuple):
         raise TraceError(
-            "the file holds graphs; reading preprocessed graphs is not built yet: pack the raw "
-            "traces (.pkl, .pkl.gz) that they were made from.",
+            f"graphs is a {type(parts).__name__}; allowed is a list of n lists, each of a Data for"
+            " every layer.",
             file=file,
         )
-    sequences = content["sequences"]
-    if not (isinstance(sequences, list | tuple) or (is_tensor(sequences) and sequences.ndim == 3)):
-        shape = tuple(sequences.shape) if is_tensor(sequences) else type(sequences).__name__
+    if not (isinstance(parts, list | tuple) or (is_tensor(parts) and parts.ndim == 3)):
+        shape = tuple(parts.shape) if is_tensor(parts) else type(parts).__name__
         raise TraceError(
             f"sequences is {shape}; allowed is a tensor [n, layers, features] or a list of n "
             "tensors [layers, features].",
             file=file,
         )
-    count = len(sequences)
-    ids = _column(content, "question_ids", count, file)
-    labels = _column(content, "labels", count, file) if content.get("labels") is not None else None
+    count = len(parts)
+    ids = _column(content, "question_ids", count, name, file)
+    has_labels = content.get("labels") is not None
+    labels = _column(content, "labels", count, name, file) if has_labels else [None] * count
+    make = _sequence_trace if name == "sequences" else _graph_trace
     for position in range(count):
-        yield _sequence_trace(
-            sequences[position],
-            ids[position],
-            None if labels is None else labels[position],
-            file,
-            position,
-        )
+        yield make(parts[position], ids[position], labels[position], file, position)
 
 
 def _sequence_trace(
@@ -104,36 +108,44 @@ def _sequence_trace(
             file=file,
             position=position,
         )
+    return _untold(states, 1, question_id, label, file, position)
+
+
+def _graph_trace(
+    graphs: Any, question_id: object, label: object, file: str, position: int
+) -> Trace:
+    """Return one list of graphs as a trace with edges."""
+    states, edges, remarks = read_graphs(graphs, file, position)
+    trace = _untold(states, len(states[0]), question_id, label, file, position)
+    return replace(trace, graphs=edges, remarks=remarks)
+
+
+def _untold(
+    states: Any, tokens: int, question_id: object, label: object, file: str, position: int
+) -> Trace:
+    """Return states as a trace of whose tokens nothing is known."""
     trace = check_trace(
         {
             "hidden_states": states,
-            "tokens": [0],  # stands for the one token whose states these are; its id is not known
+            "tokens": [0] * tokens,  # stand for those whose states these are; no id is known
             "question_id": question_id,
             "label": label,
-            "tokens_decoded": ["?"],
+            "tokens_decoded": ["?"] * tokens,
             "generated_answer_clean": "",
         },
         file,
         position,
     )
-    return Trace(
-        question_id=trace.question_id,
-        hidden=trace.hidden,
-        attentions=None,
-        tokens=np.empty(0, dtype=np.int64),
-        token_texts=[],
-        answer="",
-        label=trace.label,
-        file=file,
-        position=position,
-    )
+    return replace(trace, tokens=np.empty(0, dtype=np.int64), token_texts=[])
 
 
-def _column(content: Mapping[str, Any], name: str, count: int, file: str) -> Sequence[object]:
+def _column(
+    content: Mapping[str, Any], name: str, count: int, beside: str, file: str
+) -> Sequence[object]:
     value = content.get(name)
     if value is None:
         raise TraceError(
-            f"{name} is missing beside sequences (keys found: "
+            f"{name} is missing beside {beside} (keys found: "
             f"{', '.join(sorted(map(str, content)))}).",
             file=file,
         )
@@ -142,7 +154,7 @@ def _column(content: Mapping[str, Any], name: str, count: int, file: str) -> Seq
     )
     if len(values) != count:
         raise TraceError(
-            f"{len(values)} {name} beside {count} sequences; allowed are as many.", file=file
+            f"{len(values)} {name} beside {count} {beside}; allowed are as many.", file=file
         )
     return values
 

@@ -1,48 +1,81 @@
-"""Write raw trace files: ``.pkl.gz`` of plain NumPy arrays, the same bytes for the same traces."""
+"""Write raw trace files of plain NumPy arrays, the same bytes for the same traces."""
 
 from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, BinaryIO, Final, cast
 
 import numpy as np
 from isal import igzip
 
 from wdsbench.files import atomic_file
 from wdsbench.traces.arrays import is_tensor, tensor_to_numpy
+from wdsbench.traces.files import kind_of
+from wdsbench.traces.hdf5 import write_hdf5
+from wdsbench.traces.npz import write_npz
+from wdsbench.traces.safetensors_file import write_safetensors
 
 # Protocol 4 is read by every Python since 3.4; 5 saves no copy once the bytes are compressed.
 _PROTOCOL: Final = 4
 # isal's levels 0 to 3: hidden states in float16 hardly compress, 1 costs about as little as 0.
 _GZIP_LEVEL: Final = 1
 _BUFFER_BYTES: Final = 1 << 20
+_WRITERS: Final[dict[str | None, Callable[[Path, Sequence[Mapping[str, Any]]], None]]] = {
+    "npz": write_npz,
+    "safetensors": write_safetensors,
+    "hdf5": write_hdf5,
+}
 
 
 def write_traces(path: Path, traces: Sequence[Mapping[str, Any]]) -> None:
-    """Write raw trace dicts as one gzipped pickle; ``path`` changes only when all is on disk.
+    """Write raw trace dicts to one file; ``path`` changes only when all is on disk.
 
-    Torch tensors are written as NumPy arrays, so that readers need no torch; key order is kept. The
-    bytes depend on the values alone: no time, no file name, and no notice of which objects are
-    shared.
+    Torch tensors are written as NumPy arrays, so that readers need no torch; key order is kept
+    where the format has one. The bytes depend on the values alone: no time, no file name, and no
+    notice of which objects are shared (HDF5 apart, which the library lays out).
 
     Args:
-        path: Should end in ``.pkl.gz``.
+        path: Its end says how: ``.pkl.gz`` a gzipped pickle, ``.pkl`` a plain one, ``.npz``,
+            ``.safetensors``, ``.h5`` named arrays (module ``named``).
         traces: Dicts in the raw format (module ``check``).
+
+    Raises:
+        ValueError: The name ends in nothing that is written.
     """
-    plain = [_plain(trace) for trace in traces]
+    name = path.name.lower()
+    kind = kind_of(path)
+    if kind in _WRITERS:
+        _WRITERS[kind](path, traces)
+    elif kind == "pickle":
+        _write_pickle(path, [_plain(trace) for trace in traces], squeeze=name.endswith(".gz"))
+    else:
+        raise ValueError(
+            f"trace file {path.name!r}: the name ends in none of .pkl.gz, .pkl, .npz, .safetensors,"
+            " .h5, .hdf5; rename it"
+        )
+
+
+def _write_pickle(path: Path, plain: list[Any], *, squeeze: bool) -> None:
     with atomic_file(path) as raw:
+        if not squeeze:
+            _dump(plain, raw)
+            return
         zipped = igzip.IGzipFile(  # type: ignore[no-untyped-call]
             filename="", mode="wb", compresslevel=_GZIP_LEVEL, fileobj=raw, mtime=0
         )
         with zipped, io.BufferedWriter(cast(io.RawIOBase, zipped), _BUFFER_BYTES) as stream:
-            pickler = pickle.Pickler(stream, protocol=_PROTOCOL)
-            # Without a memo: otherwise equal traces pickle differently when one holds an object
-            # twice and the other two equal ones. Raw traces hold no cycles.
-            pickler.fast = True
-            pickler.dump(plain)
+            _dump(plain, stream)
+
+
+def _dump(plain: list[Any], stream: BinaryIO | io.BufferedWriter) -> None:
+    pickler = pickle.Pickler(stream, protocol=_PROTOCOL)
+    # Without a memo: otherwise equal traces pickle differently when one holds an object twice and
+    # the other two equal ones. Raw traces hold no cycles.
+    pickler.fast = True
+    pickler.dump(plain)
 
 
 def _plain(value: Any) -> Any:

@@ -1,0 +1,119 @@
+"""Runs an extraction to its end, then again and again in children that die, until each is done.
+
+``killer.py FOLDER "every call"``: the n-th child dies before its n-th flush or rename, and the run
+that it leaves is resumed in peace. ``killer.py FOLDER "random moments"``: runs killed from
+outside, each until it comes through. Prints the number of deaths.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from llm.tiny import make_poisoned, make_questions, make_tokenizer
+
+from wdsbench.llm.decode import Decoding
+from wdsbench.llm.extract import extract
+from wdsbench.llm.questions import Question
+
+RANDOM_DEATHS = 8
+CALLS = ("fsync", "replace", "unlink")
+
+
+def run(out: Path) -> None:
+    questions = make_questions(14)
+    questions[2] = Question("long", "red " * 60, ())
+    questions[9] = Question("nan", "blue unheard blue", ())
+    extract(
+        make_poisoned(),
+        make_tokenizer(),
+        questions,
+        out,
+        batch_size=3,
+        traces_per_file=5,
+        max_new_tokens=4,
+        attention=("full", "edges"),
+        decoding=Decoding("sample"),
+        resume=True,
+    )
+
+
+def die_at(number: int) -> None:
+    """Kill this process before the ``number``-th call that puts something on the disk."""
+    seen = 0
+
+    def counted(call: Any) -> Any:
+        def counting(*args: Any, **words: Any) -> Any:
+            nonlocal seen
+            seen += 1
+            if seen == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return call(*args, **words)
+
+        return counting
+
+    for name in CALLS:
+        setattr(os, name, counted(getattr(os, name)))
+
+
+def child(out: Path, dies_at: int = 0) -> int:
+    """Start a run in a child and return its process id."""
+    process = os.fork()
+    if process == 0:
+        try:
+            if dies_at:
+                die_at(dies_at)
+            run(out)
+        except BaseException as error:
+            sys.stderr.write(f"{error!r}\n")
+            sys.stderr.flush()
+            os._exit(1)
+        os._exit(0)
+    return process
+
+
+def ended_well(process: int) -> bool:
+    """Wait for a child; return whether it came to its end, and stop if it did so badly."""
+    status = os.waitpid(process, 0)[1]
+    if os.WIFEXITED(status) and os.WEXITSTATUS(status):
+        sys.exit("a child failed")
+    return os.WIFEXITED(status)
+
+
+def main(folder: Path, how: str) -> int:
+    torch.set_num_threads(1)
+    started = time.perf_counter()
+    if not ended_well(child(folder / "whole")):
+        sys.exit("the whole run was killed")
+    whole_seconds = time.perf_counter() - started
+    deaths = 0
+    if how == "every call":
+        while not ended_well(child(folder / str(deaths), dies_at=deaths + 1)):
+            if not ended_well(child(folder / str(deaths))):
+                sys.exit("a peaceful run was killed")
+            deaths += 1
+        return deaths
+    chance = random.Random(0)
+    folder_number = 0
+    while deaths < RANDOM_DEATHS:
+        # The first trial of a folder dies early; later ones, with less to do, come through.
+        process = child(folder / f"random-{folder_number}")
+        time.sleep(chance.uniform(0.0, 0.5) * whole_seconds)
+        os.kill(process, signal.SIGKILL)
+        if ended_well(process):
+            folder_number += 1
+        else:
+            deaths += 1
+    if not ended_well(child(folder / f"random-{folder_number}")):
+        sys.exit("a peaceful run was killed")
+    return deaths
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{main(Path(sys.argv[1]), sys.argv[2])}\n")

@@ -1,0 +1,201 @@
+"""A run that dies goes on where it stopped, and ends in the same bytes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from llm.test_extract import read_all
+from llm.tiny import make_model, make_poisoned, make_questions, make_tokenizer
+
+from wdsbench.errors import ModelError, QuestionError
+from wdsbench.llm.decode import Decoding
+from wdsbench.llm.extract import ExtractReport, extract
+from wdsbench.llm.questions import Question
+
+#: Runs extractions in children, which it kills: one interpreter for them all.
+KILLER = Path(__file__).with_name("killer.py")
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return make_tokenizer()
+
+
+def run(out: Path, **changes: Any) -> ExtractReport:
+    settings: dict[str, Any] = {
+        "batch_size": 3,
+        "traces_per_file": 5,
+        "max_new_tokens": 4,
+        "journal": True,
+        "attention": ("edges",),
+        "decoding": Decoding("sample"),
+        **changes,
+    }
+    questions = settings.pop("questions", None) or make_questions(12)
+    model = settings.pop("model", None) or make_model()
+    return extract(model, make_tokenizer(), questions, out, **settings)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["every call", "random moments"])
+def test_killed_at_any_moment(how: str, tmp_path: Path) -> None:
+    """By SIGKILL before each flush and rename in turn, and at random moments."""
+    done = subprocess.run(
+        [sys.executable, str(KILLER), str(tmp_path), how],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(KILLER.parents[1])},
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > (20 if how == "every call" else 7)  # deaths
+    whole = content(tmp_path / "whole")
+    assert {"journal.jsonl", "failures.jsonl", "batch_0001.pkl.gz"} < set(whole)
+    resumed = [path for path in tmp_path.iterdir() if path.name != "whole"]
+    assert resumed
+    for folder in resumed:
+        assert content(folder) == whole
+
+
+def test_journal_names_every_trace(tmp_path: Path) -> None:
+    report = run(tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "journal.jsonl").read_text().splitlines()]
+    named = sorted(entry for line in lines if "batch" in line for entry in line["traces"])
+    assert named == [[place, f"q{place}", 0] for place in range(12)]
+    assert [line["file"] for line in lines if "batch" not in line and "file" in line] == [1, 2, 3]
+    assert set(content(tmp_path)) == {"journal.jsonl", *(path.name for path in report.files)}
+
+
+def test_a_run_that_is_done_is_not_repeated(tmp_path: Path) -> None:
+    first = run(tmp_path)
+    before = content(tmp_path)
+    again = run(tmp_path, resume=True)
+    assert again == ExtractReport(**{**vars(first), "resumed": 12})
+    assert content(tmp_path) == before
+
+
+def test_resume_where_nothing_is_left_begins(tmp_path: Path) -> None:
+    assert run(tmp_path, resume=True).resumed == 0
+    assert (tmp_path / "journal.jsonl").exists()
+
+
+def stop_after(calls: int) -> Callable[..., Any]:
+    """Return a progress that raises after some batches."""
+
+    def progress(items: Any, total: int | None, what: str) -> Any:  # noqa: ARG001
+        for number, item in enumerate(items):
+            if number == calls:
+                raise KeyboardInterrupt
+            yield item
+
+    return progress
+
+
+# (changes on resuming, words of the error)
+OTHERS: list[tuple[dict[str, Any], str]] = [
+    ({"batch_size": 4}, "begun with batch_size 3, this run has 4; resume with the settings"),
+    ({"decoding": Decoding("sample", seed=1)}, "begun with decode .*'seed': 0.*'seed': 1"),
+    ({"questions": make_questions(11)}, "begun with questions '"),
+    ({"layers": [0]}, r"begun with layers None, this run has \[0\]"),
+    ({"model": make_model(seed=1)}, "begun with model '"),
+]
+
+
+@pytest.mark.parametrize(("changes", "words"), OTHERS)
+def test_other_settings_are_refused(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, progress=stop_after(3))
+    before = content(tmp_path)
+    with pytest.raises(ValueError, match=words):
+        run(tmp_path, resume=True, **changes)
+    assert content(tmp_path) == before
+    report = run(tmp_path, resume=True)
+    assert (report.traces, report.resumed) == (12, 8)
+
+
+def test_an_unfinished_run_is_left_alone_unless_told(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, progress=stop_after(1))
+    with pytest.raises(ValueError, match=r"extraction of 3 traces .* resume, remove it with over"):
+        run(tmp_path)
+    assert run(tmp_path, overwrite=True, journal=False, batch_size=7).traces == 12
+    assert all(name.startswith("batch_") for name in content(tmp_path))
+    with pytest.raises(ValueError, match=r"holds 3 batch files already .* and no journal"):
+        run(tmp_path, resume=True)
+
+
+def test_a_second_writer_is_refused(tmp_path: Path) -> None:
+    def progress(items: Any, total: int | None, what: str) -> Any:  # noqa: ARG001
+        for number, item in enumerate(items):
+            if number == 2:
+                with pytest.raises(ValueError, match="being written by another process"):
+                    run(tmp_path, resume=True)
+            yield item
+
+    assert run(tmp_path, progress=progress).traces == 12
+
+
+def test_a_damaged_journal_is_named(tmp_path: Path) -> None:
+    run(tmp_path)
+    path = tmp_path / "journal.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([*lines[:2], "rubbish\n", *lines[2:]]))
+    with pytest.raises(ValueError, match=r"journal\.jsonl, line 3: not a line of a journal"):
+        run(tmp_path, resume=True)
+
+
+def test_a_file_that_is_gone_is_named(tmp_path: Path) -> None:
+    run(tmp_path)
+    (tmp_path / "batch_0002.pkl.gz").unlink()
+    with pytest.raises(ValueError, match=r"batch_0002\.pkl\.gz was written, .* but is gone"):
+        run(tmp_path, resume=True)
+
+
+def test_failures_are_recorded_and_the_rest_goes_on(tmp_path: Path) -> None:
+    """A prompt that is too long, and states that are NaN wherever one token stands."""
+    questions = make_questions(12)
+    questions[4] = Question("long", "red " * 60, ())
+    questions[7] = Question("nan", "blue unheard blue", ())
+    model = make_poisoned()
+    report = run(tmp_path, questions=questions, model=model)
+    assert (report.traces, report.failed) == (10, 2)
+    kept = [question.question_id for question in questions if question.question_id[0] == "q"]
+    assert [trace.question_id for trace in read_all(tmp_path)] == kept
+    failures = [json.loads(line) for line in (tmp_path / "failures.jsonl").read_text().splitlines()]
+    assert [failure["question_id"] for failure in failures] == ["long", "nan"]
+    assert "the prompt has 61 tokens" in failures[0]["reason"]
+    assert "question nan, layer 0: the model's states are NaN" in failures[1]["reason"]
+    with pytest.raises(QuestionError, match="question long"):
+        run(tmp_path, questions=questions, model=model, overwrite=True, on_error="fail")
+    del questions[4]
+    with pytest.raises(ModelError, match="question nan, layer 0"):
+        run(tmp_path, questions=questions, model=model, overwrite=True, on_error="fail")
+
+
+def test_what_does_not_fit_in_memory_together_is_tried_alone(tmp_path: Path) -> None:
+    model = make_model()
+
+    def refuse(_module: Any, _args: Any, words: dict[str, Any]) -> None:
+        rows, tokens = words["input_ids"].shape
+        if rows > 1 or tokens > 12:
+            raise torch.OutOfMemoryError("no room")
+
+    model.model.register_forward_pre_hook(refuse, with_kwargs=True)
+    report = run(tmp_path, model=model, max_new_tokens=2)
+    assert report.traces > 6
+    assert report.traces + report.failed == 12
+    lengths = {len(trace.tokens) for trace in read_all(tmp_path)}
+    assert max(lengths) == 12
+    assert "out of GPU memory (no room)" in (tmp_path / "failures.jsonl").read_text()

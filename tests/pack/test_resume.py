@@ -1,0 +1,248 @@
+"""A killed run goes on: the bytes are those of an uninterrupted one."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import make_raw, write_pickle, write_scores
+
+from wdsbench.errors import PackError, ScoreError
+from wdsbench.pack import PackOptions, pack
+from wdsbench.shards.index import DatasetIndex
+from wdsbench.shards.journal import JOURNAL_NAME
+from wdsbench.traces.read import read_traces
+
+FILES, TRACES = 8, 12
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def make_inputs(tmp_path: Path) -> Path:
+    scores = {}
+    for number in range(FILES):
+        # Several traces of a question, in several files; some questions without a score.
+        raws = [
+            make_raw(f"q{(number * TRACES + i) % 50}", seed=number * TRACES + i)
+            for i in range(TRACES)
+        ]
+        write_pickle(tmp_path / "t" / f"b{number}.pkl", raws)
+        scores |= {raw["question_id"]: i % 10 / 10 for i, raw in enumerate(raws) if i % 5}
+    return write_scores(tmp_path / "s.csv", scores)
+
+
+def pack_all(tmp_path: Path, out: str, **changes: Any) -> Any:
+    own = {key: changes.pop(key) for key in ("resume", "workers") if key in changes}
+    options = {"shard_mb": 0.004, "missing_score": "drop", **changes}
+    return pack(
+        [str(tmp_path / "t")],
+        tmp_path / out,
+        scores=tmp_path / "s.csv",
+        options=PackOptions(**options),
+        **own,
+    )
+
+
+def start(tmp_path: Path, out: str, *more: str, **options: Any) -> subprocess.Popen[bytes]:
+    """Start a run in a process of its own that takes its time with every trace."""
+    code = f"""
+import sys, time
+from pathlib import Path
+import wdsbench.pack.prepare as prepare
+from wdsbench.pack import PackOptions, pack
+take = prepare.Preparer.trace
+def slow(self, trace):
+    time.sleep(0.004)
+    return take(self, trace)
+prepare.Preparer.trace = slow
+{" ".join(more)}
+root = Path({str(tmp_path)!r})
+pack([str(root / "t")], root / {out!r}, scores=root / "s.csv", resume=True,
+     options=PackOptions(**{ {"shard_mb": 0.004, "missing_score": "drop", **options}!r}))
+"""
+    return subprocess.Popen([sys.executable, "-c", code])
+
+
+def killed(tmp_path: Path, out: str, shards: int, **options: Any) -> None:
+    """Kill a run once it has finished some shards more."""
+    folder = tmp_path / out
+    before = len(list(folder.glob("*.tar")))
+    process = start(tmp_path, out, **options)
+    end = time.monotonic() + 30
+    while len(list(folder.glob("*.tar"))) < before + shards and process.poll() is None:
+        assert time.monotonic() < end
+        time.sleep(0.001)
+    time.sleep(random.Random(shards).random() * 0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+
+@pytest.mark.parametrize("options", [{}, {"reduce": "pca:3"}, {"split_by": "file"}])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_killed_again_and_again(options: dict[str, Any], workers: int, tmp_path: Path) -> None:
+    make_inputs(tmp_path)
+    if options.get("split_by") == "file":  # a question stands in one file alone
+        for number in range(FILES):
+            raws = [make_raw(f"f{number}-{i}", seed=number * TRACES + i) for i in range(TRACES)]
+            write_pickle(tmp_path / "t" / f"b{number}.pkl", raws)
+        write_scores(tmp_path / "s.csv", {f"f{n}-{i}": 1.0 for n in range(FILES) for i in range(9)})
+    whole = pack_all(tmp_path, "whole", **options)
+    for shards in (1, 3, 2):
+        killed(tmp_path, "out", shards, **options)
+    finished = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "out").glob("*.tar")}
+    assert finished
+    report = pack_all(tmp_path, "out", resume=True, workers=workers, **options)
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+    assert (report.samples, report.dropped, report.remarks, report.unlabelled) == (
+        whole.samples,
+        whole.dropped,
+        whole.remarks,
+        whole.unlabelled,
+    )
+    kept = [n for n, t in finished.items() if (tmp_path / "out" / n).stat().st_mtime_ns == t]
+    assert len(kept) >= len(finished) - 1  # one may not have been in the journal yet
+
+
+def stop_after(monkeypatch: pytest.MonkeyPatch, samples: int) -> None:
+    """Let the next run raise after some samples."""
+    from wdsbench.shards.writer import DatasetWriter
+
+    add = DatasetWriter.add
+    left = [samples]
+
+    def counted(self: DatasetWriter, *arguments: Any, **more: Any) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        add(self, *arguments, **more)
+
+    monkeypatch.setattr(DatasetWriter, "add", counted)
+
+
+@pytest.mark.parametrize("samples", [0, 1, 10, 30, 55, 70])
+def test_stopped_anywhere(samples: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_inputs(tmp_path)
+    pack_all(tmp_path, "whole")
+    with monkeypatch.context() as patch:
+        stop_after(patch, samples)
+        with pytest.raises(KeyboardInterrupt):
+            pack_all(tmp_path, "out", resume=True)
+    pack_all(tmp_path, "out", resume=True)
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+def interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, samples: int = 55) -> None:
+    make_inputs(tmp_path)
+    with monkeypatch.context() as patch:
+        stop_after(patch, samples)
+        with pytest.raises(KeyboardInterrupt):
+            pack_all(tmp_path, "out", resume=True)
+
+
+def test_files_that_are_done_are_not_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupted(tmp_path, monkeypatch, 70)
+    read: list[str] = []
+
+    def counted(path: Path) -> Any:
+        read.append(path.name)
+        return read_traces(path)
+
+    monkeypatch.setattr(sys.modules["wdsbench.pack.prepare"], "read_traces", counted)
+    pack_all(tmp_path, "out", resume=True)
+    assert len(read) < FILES
+    assert read[-1] == f"b{FILES - 1}.pkl"
+
+
+def test_without_resume_it_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupted(tmp_path, monkeypatch)
+    pack_all(tmp_path, "out", threshold=0.2)
+    pack_all(tmp_path, "whole", threshold=0.2)
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+def test_another_run_is_refused_and_nothing_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupted(tmp_path, monkeypatch)
+    before = contents(tmp_path / "out")
+    with pytest.raises(PackError, match=r"with threshold 0\.5, this one has 0\.2"):
+        pack_all(tmp_path, "out", resume=True, threshold=0.2)
+    write_pickle(tmp_path / "t" / "extra.pkl", [make_raw("e", seed=1)])
+    with pytest.raises(PackError, match="with inputs"):
+        pack_all(tmp_path, "out", resume=True)
+    (tmp_path / "t" / "extra.pkl").unlink()
+    assert contents(tmp_path / "out") == before
+    write_pickle(tmp_path / "t" / "b0.pkl", [make_raw("q0", seed=1)])
+    with pytest.raises(PackError, match=r"b0\.pkl was changed since"):
+        pack_all(tmp_path, "out", resume=True)
+    assert set(contents(tmp_path / "out")) >= {n for n in before if n.endswith(".tar")}
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "gone"])
+def test_a_damaged_shard_is_made_again(
+    damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupted(tmp_path, monkeypatch)
+    pack_all(tmp_path, "whole")
+    shard = tmp_path / "out" / "train-000001.tar"
+    data = bytearray(shard.read_bytes())
+    if damage == "gone":
+        shard.unlink()
+    elif damage == "cut":
+        shard.write_bytes(data[:-512])
+    else:
+        data[700] ^= 1
+        shard.write_bytes(data)
+    pack_all(tmp_path, "out", resume=True)
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+def test_a_journal_that_was_cut_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupted(tmp_path, monkeypatch)
+    pack_all(tmp_path, "whole")
+    journal = tmp_path / "out" / JOURNAL_NAME
+    journal.write_bytes(journal.read_bytes()[:-200])
+    pack_all(tmp_path, "out", resume=True)
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+def test_an_error_leaves_what_is_finished_and_can_be_mended(tmp_path: Path) -> None:
+    make_inputs(tmp_path)
+    write_pickle(tmp_path / "t" / "b9.pkl", [make_raw("unscored", seed=1000)])
+    with pytest.raises(ScoreError):
+        pack_all(tmp_path, "out", resume=True, missing_score="error")
+    left = contents(tmp_path / "out")
+    assert json.loads(left[JOURNAL_NAME].splitlines()[0])["run"]["missing_score"] == "error"
+
+
+def test_resuming_a_finished_data_set_or_nothing(tmp_path: Path) -> None:
+    make_inputs(tmp_path)
+    pack_all(tmp_path, "out", resume=True)
+    pack_all(tmp_path, "whole")
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+    assert len(DatasetIndex.open(tmp_path / "out"))
+    with pytest.raises(PackError, match="already holds a data set"):
+        pack_all(tmp_path, "out", resume=True)
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+def test_foreign_tars_stay(tmp_path: Path) -> None:
+    make_inputs(tmp_path)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "train-000000.tar").write_bytes(b"theirs")
+    with pytest.raises(PackError, match="not a data set of ours"):
+        pack_all(tmp_path, "out", resume=True)
+    assert contents(tmp_path / "out") == {"train-000000.tar": b"theirs"}
+    assert os.listdir(tmp_path / "out") == ["train-000000.tar"]  # noqa: PTH208

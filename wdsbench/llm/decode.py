@@ -1,0 +1,174 @@
+"""How answers are chosen: greedily, by beam search, or drawn at random.
+
+What is drawn for an answer depends on the seed, the question's id and the trace's number alone,
+not on the batch it stands in: every row has its own stream of random numbers, one number a token,
+and the token is where that number falls among the probabilities, largest first. Two batchings
+differ by the rounding of the model's probabilities only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import torch
+import xxhash
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
+
+METHODS: Final = ("greedy", "beam", "sample")
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How an answer is chosen.
+
+    Attributes:
+        method: ``greedy``, ``beam`` or ``sample``.
+        beams: Of ``beam``: sequences kept at every step; the best of them is the answer.
+        temperature: Of ``sample``: what the logits are divided by before the draw.
+        top_p: Of ``sample``: only the most likely tokens that together reach this probability.
+        seed: Of ``sample``.
+    """
+
+    method: str = "greedy"
+    beams: int = 5
+    temperature: float = 1.0
+    top_p: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            ValueError: A value is out of range; what is allowed is named.
+        """
+        if self.method not in METHODS:
+            raise ValueError(f"decode is {self.method!r}; allowed are {', '.join(METHODS)}.")
+        if self.beams < 2:
+            raise ValueError(f"beams is {self.beams}; allowed are 2 and more (1 is greedy).")
+        if not 0.0 < self.temperature < float("inf"):
+            raise ValueError(
+                f"temperature is {self.temperature}; allowed are numbers above 0 (greedy is 0)."
+            )
+        if not 0.0 < self.top_p <= 1.0:
+            raise ValueError(f"top_p is {self.top_p}; allowed are numbers above 0 and up to 1.")
+
+    def settings(self) -> dict[str, Any]:
+        """Return what decides the answers, for a record of the run."""
+        if self.method == "beam":
+            return {"method": "beam", "beams": self.beams}
+        if self.method == "sample":
+            return {
+                "method": "sample",
+                "temperature": self.temperature,
+                "top_p": self.top_p,
+                "seed": self.seed,
+            }
+        return {"method": "greedy"}
+
+
+def generate(
+    model: Any,
+    tokenizer: Any,
+    prompts: Sequence[list[int]],
+    max_new_tokens: int,
+    decoding: Decoding | None = None,
+    names: Sequence[tuple[str, int]] = (),
+) -> Iterator[tuple[list[int], bool, bool]]:
+    """Yield (answer tokens, finished, empty) for each prompt.
+
+    Args:
+        model: A causal model.
+        tokenizer: Its tokenizer.
+        prompts: Token ids; padded on the left here.
+        max_new_tokens: Longest answer.
+        decoding: None: greedy.
+        names: Of ``sample``: (question id, trace number) of each prompt.
+    """
+    decoding = decoding or Decoding()
+    longest = max(map(len, prompts))
+    ids = torch.full((len(prompts), longest), tokenizer.pad_token_id)
+    mask = torch.zeros_like(ids)
+    for row, prompt in enumerate(prompts):
+        ids[row, longest - len(prompt) :] = torch.tensor(prompt)
+        mask[row, longest - len(prompt) :] = 1
+    ends = _end_tokens(model, tokenizer)
+    processors = LogitsProcessorList()
+    if decoding.method == "sample":
+        assert len(names) == len(prompts)
+        processors.append(_Draws(decoding, names))
+    # Everything that could change the answer is set here: what is None would be taken from the
+    # model's own generation settings.
+    settings = GenerationConfig(  # type: ignore[no-untyped-call]
+        do_sample=False,  # also of `sample`: _Draws leaves one token to choose
+        num_beams=decoding.beams if decoding.method == "beam" else 1,
+        num_return_sequences=1,
+        length_penalty=1.0,
+        early_stopping=False,
+        temperature=1.0,
+        top_p=1.0,
+        top_k=50,
+        repetition_penalty=1.0,
+        no_repeat_ngram_size=0,
+        max_new_tokens=max_new_tokens,
+        use_cache=True,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=sorted(ends) or None,
+    )
+    with torch.inference_mode():
+        out = model.generate(
+            input_ids=ids.to(model.device),
+            attention_mask=mask.to(model.device),
+            generation_config=settings,
+            logits_processor=processors,
+        )
+    for row in out[:, longest:].tolist():
+        stop = next((place for place, token in enumerate(row) if token in ends), None)
+        if stop == 0:
+            yield row[:1], True, True
+        else:
+            yield row[:stop], stop is not None, False
+
+
+class _Draws(LogitsProcessor):
+    """Draws a token for every row and leaves that one alone to be chosen."""
+
+    def __init__(self, decoding: Decoding, names: Sequence[tuple[str, int]]) -> None:
+        self._decoding = decoding
+        self._streams = [_stream(decoding.seed, *name) for name in names]
+
+    def __call__(self, input_ids: Any, scores: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
+        """Return scores of 0 for the drawn tokens and -inf for all others."""
+        place = scores.device
+        if place.type == "mps":  # which has no float64
+            scores = scores.cpu()
+        values, tokens = (scores.float() / self._decoding.temperature).sort(
+            dim=-1, descending=True, stable=True
+        )
+        reached = values.softmax(dim=-1, dtype=torch.float64).cumsum(dim=-1)
+        # The first token that reaches top_p belongs to those that may be drawn.
+        last = (reached < self._decoding.top_p).sum(dim=-1, keepdim=True)
+        last.clamp_(max=scores.shape[-1] - 1)
+        numbers = torch.tensor([[stream.random()] for stream in self._streams])
+        aim = numbers.to(reached) * reached.gather(1, last)
+        drawn = (reached <= aim).sum(dim=-1, keepdim=True).minimum(last)
+        kept = torch.full_like(scores, -torch.inf).scatter(1, tokens.gather(1, drawn), 0.0)
+        return kept.to(place)
+
+
+def _stream(seed: int, question_id: str, trace_number: int) -> np.random.Generator:
+    """Return the random numbers of one answer."""
+    name = f"{seed}\0{trace_number}\0{question_id}".encode()
+    return np.random.Generator(np.random.Philox(key=xxhash.xxh3_128_intdigest(name)))
+
+
+def _end_tokens(model: Any, tokenizer: Any) -> set[int]:
+    """Return the ids that end an answer: the model's, or else the tokenizer's."""
+    ends = getattr(model.generation_config, "eos_token_id", None)
+    if ends is None:
+        ends = tokenizer.eos_token_id
+    if ends is None:
+        return set()
+    return {int(ends)} if isinstance(ends, int) else {int(token) for token in ends}

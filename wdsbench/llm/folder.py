@@ -1,0 +1,77 @@
+"""The folder that an extraction writes to: what is left there, and what becomes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from wdsbench.llm.journal import (
+    BATCH_FILES,
+    FAILURES_NAME,
+    JOURNAL_NAME,
+    LEFTOVERS,
+    JournalState,
+    batch_file,
+    read_journal,
+)
+
+
+def open_folder(
+    folder: Path, settings: Mapping[str, Any], *, resume: bool, overwrite: bool
+) -> JournalState:
+    """Make ``folder`` ready and return what an earlier run in it had finished.
+
+    Raises:
+        ValueError: It holds an extraction, and neither ``resume`` nor ``overwrite`` says what to do
+            with it; or, to be resumed, one that was begun with other settings or has lost a file.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    earlier = sorted(folder.glob(BATCH_FILES))
+    if overwrite:
+        # The journal first: without it nothing half removed can be taken for something finished.
+        (folder / JOURNAL_NAME).unlink(missing_ok=True)
+        for path in (*earlier, *folder.glob(LEFTOVERS), folder / FAILURES_NAME):
+            path.unlink(missing_ok=True)
+        return JournalState()
+    state = read_journal(folder)
+    if state.settings is not None:
+        if not resume:
+            raise ValueError(
+                f"{folder} holds an extraction of {_traces(state)} traces ({len(earlier)} batch"
+                " files already); go on with it with resume, remove it with overwrite, or choose"
+                " another folder."
+            )
+        _require_same(folder, state.settings, settings)
+        _require_files(folder, state, settings["file_format"])
+    elif earlier:
+        raise ValueError(
+            f"{folder} holds {len(earlier)} batch files already ({earlier[0].name}, ...)"
+            f"{' and no journal to resume by' if resume else ''}; "
+            "choose another folder, or allow overwriting."
+        )
+    return state
+
+
+def _traces(state: JournalState) -> int:
+    return sum(len(record.traces) for record in state.batches.values())
+
+
+def _require_same(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    for name in sorted({*before, *now}):
+        if before.get(name) != now.get(name):
+            raise ValueError(
+                f"{folder} was begun with {name} {before.get(name)!r}, this run has"
+                f" {now.get(name)!r}; resume with the settings it was begun with, or extract anew"
+                " with overwrite."
+            )
+
+
+def _require_files(folder: Path, state: JournalState, file_format: str) -> None:
+    for number, traces in state.files.items():
+        path = folder / batch_file(number, file_format)
+        if traces and not path.exists():
+            raise ValueError(
+                f"{path} was written, says the journal, but is gone; put it back, or extract anew"
+                " with overwrite."
+            )

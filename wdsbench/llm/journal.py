@@ -1,0 +1,283 @@
+"""What an extraction has done so far, on the disk, so that it goes on after any death.
+
+``journal.jsonl`` in the folder of the traces, one JSON object a line, each flushed to the disk
+before the next batch begins:
+
+    {"journal": 1, "settings": {...}}                     all that decides what is written
+    {"batch": 0, "file": 1, "part_bytes": 81920, "traces": [[place, "q1", 0], ...],
+     "failed": [[place, "q7", 0, "reason"], ...], "counts": {"tokens": 912, ...}}
+    {"file": 1, "traces": 500}                            the file is whole
+
+Beside it ``.batch_0001.part`` holds the finished traces of the file that is being filled: a pickle
+for each batch, appended and flushed before the batch's line. A line cut by death is dropped, and
+with it what the part holds beyond the last line: that batch is done again, with the same samples
+in it, so that the files come out the same, byte for byte.
+
+The price is that every trace is written twice, once uncompressed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pickle
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, Final
+
+from wdsbench.files import atomic_file, sync_folder
+from wdsbench.traces.unpickle import load_pickle
+
+JOURNAL_NAME: Final = "journal.jsonl"
+FAILURES_NAME: Final = "failures.jsonl"
+BATCH_FILES: Final = "batch_[0-9]*.*"
+LEFTOVERS: Final = ".batch_[0-9]*"
+_FORMAT: Final = 1
+_PROTOCOL: Final = 4
+
+
+def batch_file(number: int, file_format: str) -> str:
+    """Return the name of the ``number``-th trace file, from 1."""
+    return f"batch_{number:04d}.{file_format}"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A question that gave no trace.
+
+    Attributes:
+        place: Among all that was asked.
+        question_id: The question.
+        trace_number: Which of its answers.
+        reason: Why.
+    """
+
+    place: int
+    question_id: str
+    trace_number: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class BatchRecord:
+    """What one batch gave.
+
+    Attributes:
+        batch: Its number in the plan.
+        file: The file its traces go to, from 1.
+        traces: (place, question id, trace number) of each trace.
+        failed: What gave no trace.
+        counts: Sums over the traces.
+    """
+
+    batch: int
+    file: int
+    traces: list[tuple[int, str, int]]
+    failed: list[Failure]
+    counts: dict[str, int]
+
+
+@dataclass
+class JournalState:
+    """What a journal says.
+
+    Attributes:
+        settings: Of the run that began it; None where there is no journal.
+        batches: Finished batches by number.
+        files: Traces of every whole file, by its number.
+        part_bytes: Length of each file's part, as far as it counts.
+        size_bytes: Length of the journal, as far as its lines are whole.
+    """
+
+    settings: dict[str, Any] | None = None
+    batches: dict[int, BatchRecord] = field(default_factory=dict)
+    files: dict[int, int] = field(default_factory=dict)
+    part_bytes: dict[int, int] = field(default_factory=dict)
+    size_bytes: int = 0
+
+
+def read_journal(folder: Path) -> JournalState:
+    """Return what the journal in ``folder`` says; an empty state where there is none.
+
+    Raises:
+        ValueError: A line within it is damaged.
+    """
+    state = JournalState()
+    path = folder / JOURNAL_NAME
+    if not path.exists():
+        return state
+    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), start=1):
+        if not line.endswith(b"\n"):  # death came while it was written
+            break
+        try:
+            _take(state, json.loads(line))
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"{path}, line {number}: not a line of a journal ({error}); extract anew with"
+                " overwrite."
+            ) from error
+        state.size_bytes += len(line)
+    return state
+
+
+def _take(state: JournalState, line: dict[str, Any]) -> None:
+    if "journal" in line:
+        if line["journal"] != _FORMAT:
+            raise ValueError(f"format {line['journal']}, this version writes {_FORMAT}")
+        state.settings = line["settings"]
+    elif "batch" in line:
+        record = BatchRecord(
+            line["batch"],
+            line["file"],
+            [(place, name, trace) for place, name, trace in line["traces"]],
+            [Failure(*entry) for entry in line["failed"]],
+            line["counts"],
+        )
+        state.batches[record.batch] = record
+        state.part_bytes[record.file] = line["part_bytes"]
+    else:
+        state.files[line["file"]] = line["traces"]
+
+
+class Journal:
+    """Writes the journal of one run, and the part of the file that is being filled.
+
+    Args:
+        folder: Where the traces go.
+        settings: All that decides what is written; JSON values.
+        state: What an earlier run left (:func:`read_journal`), whose settings are the same.
+    """
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any], state: JournalState) -> None:
+        self._folder = folder
+        self._settings = dict(settings)
+        self._state = state
+        self._lines: IO[bytes] | None = None
+        self._part: IO[bytes] | None = None
+        self._part_file = 0
+
+    def __enter__(self) -> Journal:
+        """Open what an earlier run left, so that no third one writes there too."""
+        if self._state.settings is not None:
+            self._open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the files; what is in them stays."""
+        for file in (self._part, self._lines):
+            if file is not None:
+                file.close()
+
+    def finished_traces(self, file: int) -> dict[int, dict[str, Any]]:
+        """Return the traces of the part of ``file``, by place, and go on writing after them."""
+        size = self._state.part_bytes.get(file, 0)
+        path = self._part_path(file)
+        traces: dict[int, dict[str, Any]] = {}
+        if size:
+            with path.open("rb") as stream:
+                while stream.tell() < size:
+                    batch = load_pickle(stream, file=str(path))
+                    assert isinstance(batch, dict)
+                    traces.update(zip(batch["places"], batch["traces"], strict=True))
+            self._open_part(file, size)
+        return traces
+
+    def add_batch(self, record: BatchRecord, traces: Sequence[Mapping[str, Any]]) -> None:
+        """Put a batch on the disk; when this returns, it need not be done again."""
+        if self._part is None or self._part_file != record.file:
+            self._open_part(record.file, 0)
+        assert self._part is not None
+        if traces:
+            places = [place for place, _, _ in record.traces]
+            pickle.dump({"places": places, "traces": list(traces)}, self._part, _PROTOCOL)
+            _flush(self._part)
+        self._write(
+            {
+                "batch": record.batch,
+                "file": record.file,
+                "part_bytes": self._part.tell(),
+                "traces": record.traces,
+                "failed": [
+                    [one.place, one.question_id, one.trace_number, one.reason]
+                    for one in record.failed
+                ],
+                "counts": record.counts,
+            }
+        )
+
+    def close_file(self, file: int, traces: int) -> None:
+        """Say that ``file`` is whole, and drop its part."""
+        self._write({"file": file, "traces": traces})
+        if self._part is not None:
+            self._part.close()
+            self._part = None
+        self._part_path(file).unlink(missing_ok=True)
+
+    def drop_part(self, file: int) -> None:
+        """Remove the part of a whole file, which a death may have left."""
+        self._part_path(file).unlink(missing_ok=True)
+
+    def _part_path(self, file: int) -> Path:
+        return self._folder / f".{batch_file(file, 'part')}"
+
+    def _open_part(self, file: int, size: int) -> None:
+        if self._part is not None:
+            self._part.close()
+        path = self._part_path(file)
+        self._part = path.open("r+b" if size else "wb")
+        self._part.truncate(size)
+        self._part.seek(size)
+        self._part_file = file
+        sync_folder(self._folder)
+
+    def _open(self) -> None:
+        path = self._folder / JOURNAL_NAME
+        self._lines = path.open("r+b" if path.exists() else "x+b")
+        try:
+            fcntl.flock(self._lines, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._lines.close()
+            self._lines = None
+            raise ValueError(
+                f"{path} is being written by another process; wait for it, or choose another"
+                " folder."
+            ) from error
+        self._lines.truncate(self._state.size_bytes)
+        self._lines.seek(self._state.size_bytes)
+        sync_folder(self._folder)
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        if self._lines is None:
+            self._open()
+        assert self._lines is not None
+        if self._lines.tell() == 0:  # begun with the first batch: a run that fails leaves nothing
+            self._put({"journal": _FORMAT, "settings": self._settings})
+        self._put(line)
+        _flush(self._lines)
+
+    def _put(self, line: Mapping[str, Any]) -> None:
+        assert self._lines is not None
+        self._lines.write(json.dumps(line, separators=(",", ":")).encode("ascii") + b"\n")
+
+
+def write_failures(folder: Path, failures: Sequence[Failure]) -> None:
+    """Write ``failures.jsonl``, in the order in which they were asked; none: no file."""
+    path = folder / FAILURES_NAME
+    if not failures:
+        path.unlink(missing_ok=True)
+        return
+    with atomic_file(path) as file:
+        for one in sorted(failures, key=lambda failure: failure.place):
+            line = {
+                "question_id": one.question_id,
+                "trace_number": one.trace_number,
+                "reason": one.reason,
+            }
+            file.write(json.dumps(line, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
+
+
+def _flush(file: IO[bytes]) -> None:
+    file.flush()
+    os.fsync(file.fileno())

@@ -1,0 +1,134 @@
+"""A model that scores answers: any sequence-classification or regression checkpoint, by its folder.
+
+Of one output (BLEURT and its like) the score is that output; of several it is the probability of
+the class that means "right". The model reads pairs (reference, answer).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from wdsbench.errors import ModelError
+from wdsbench.llm.model import checked_device, quiet_transformers
+from wdsbench.progress import Progress, no_progress
+
+#: Names of the class that means "right", in lower case; looked for where none is given.
+RIGHT_LABELS: Final = (
+    "entailment",
+    "correct",
+    "right",
+    "equivalent",
+    "paraphrase",
+    "duplicate",
+    "true",
+    "yes",
+)
+_BATCH: Final = 64
+_DEFAULT_POSITIONS: Final = 512
+#: Models that count positions from behind the padding token's id.
+_OFFSET_POSITIONS: Final = ("roberta", "xlm-roberta", "camembert", "mpnet")
+
+
+class Judge:
+    """Scores answers against references.
+
+    Args:
+        path: A folder in the transformers format, or a model's name on its hub.
+        label: The class that means "right"; None: found by name (``RIGHT_LABELS``).
+        device: As torch names it.
+
+    Raises:
+        ValueError: There is no such device.
+        ModelError: There is no such model, it is damaged, or its classes do not say which is right.
+    """
+
+    def __init__(
+        self, path: str | Path, label: str | None = None, device: str | torch.device = "cpu"
+    ) -> None:
+        source, place = str(path), checked_device(device)
+        if source.startswith((".", "/", "~")) and not Path(source).is_dir():
+            raise ModelError(f"model {source}: there is no such folder.")
+        try:
+            with quiet_transformers():
+                self._tokenizer: Any = AutoTokenizer.from_pretrained(
+                    source, trust_remote_code=False
+                )
+                model: Any = AutoModelForSequenceClassification.from_pretrained(
+                    source, dtype=torch.float32, trust_remote_code=False
+                )
+        except Exception as error:  # transformers raises a dozen types for a damaged folder
+            said = " ".join(str(error).split())[:300] or type(error).__name__
+            raise ModelError(f"model {source} cannot be loaded: {said}") from error
+        self._model = model.train(False).to(place)
+        self._right = _right_label(source, dict(self._model.config.id2label), label)
+        self._longest = min(_positions(self._model.config), self._tokenizer.model_max_length)
+        self.cut = 0  # pairs too long for the model, cut at its end
+
+    def score(
+        self,
+        answers: Sequence[str],
+        references: Sequence[Sequence[str]],
+        progress: Progress = no_progress,
+    ) -> list[float]:
+        """Return the best score of each answer against any of its references."""
+        pairs = {
+            (reference, answer): float("nan")
+            for answer, own in zip(answers, references, strict=True)
+            for reference in own
+        }
+        # Pairs of similar length together: padding is work for nothing.
+        order = sorted(pairs, key=lambda pair: (len(pair[0]) + len(pair[1]), pair))
+        starts = range(0, len(order), _BATCH)
+        for start in progress(starts, len(starts), "judging"):
+            batch = order[start : start + _BATCH]
+            pairs.update(zip(batch, self._score_pairs(batch), strict=True))
+        return [
+            max(pairs[reference, answer] for reference in own)
+            for answer, own in zip(answers, references, strict=True)
+        ]
+
+    def _score_pairs(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
+        first, second = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+        whole = self._tokenizer(first, second, verbose=False)["input_ids"]
+        self.cut += sum(len(ids) > self._longest for ids in whole)
+        inputs = self._tokenizer(
+            first,
+            second,
+            padding=True,
+            truncation=True,
+            max_length=self._longest,
+            return_tensors="pt",
+        )
+        with torch.inference_mode():
+            logits = self._model(**inputs.to(self._model.device)).logits.float()
+        scores = logits[:, 0] if self._right is None else logits.softmax(-1)[:, self._right]
+        found: list[float] = scores.cpu().tolist()
+        return found
+
+
+def _positions(config: Any) -> int:
+    """Return the tokens that a model has positions for."""
+    positions = getattr(config, "max_position_embeddings", None) or _DEFAULT_POSITIONS
+    if config.model_type in _OFFSET_POSITIONS:
+        positions -= config.pad_token_id + 1
+    return int(positions)
+
+
+def _right_label(source: str, names: dict[int, str], wanted: str | None) -> int | None:
+    """Return the class that means "right"; None of a model with one output."""
+    if len(names) == 1:
+        return None
+    allowed = RIGHT_LABELS if wanted is None else (wanted.lower(),)
+    found = [number for number, name in names.items() if str(name).lower() in allowed]
+    if len(found) != 1:
+        said = "none or several are" if wanted is None else f"{wanted!r} is none"
+        raise ModelError(
+            f"model {source} has the classes {', '.join(map(str, names.values()))}; {said} known to"
+            " mean right: name it with --model-label."
+        )
+    return int(found[0])

@@ -1,0 +1,403 @@
+"""What an extraction will take, before it runs: bytes, and time.
+
+Sizes follow from the model's configuration (L layers, H heads, D features) and the tokens of the
+questions; T is a trace's tokens, E its edges a layer. Before compression:
+
+    hidden states   2 L T D              edges    L E (2 w + 2), w bytes an index
+    full (raw)      2 L H T^2            heads    L H T e (2 w + 2), e edges a row
+    full (shards)   2 L H T (T + 1) / 2  sketch   8 L H T
+
+What follows from neither is an assumption (``Rates``), until a probe of a few questions measures
+it: how far gzip shrinks each part, how long answers are, how many edges a row has. An answer that
+was not measured counts as long as it may get, so that the estimate errs upwards.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from transformers import AutoConfig, AutoTokenizer
+
+from wdsbench.errors import ModelError
+from wdsbench.llm.asks import make_asks
+from wdsbench.llm.extract import extract
+from wdsbench.llm.model import quiet_transformers
+from wdsbench.llm.questions import Question
+from wdsbench.shards.tar import BLOCK_BYTES
+from wdsbench.traces.attention import (
+    ATTENTION_KINDS,
+    EDGE_RULE,
+    HEAD_THRESHOLD,
+    AttentionRules,
+    EdgeRule,
+)
+from wdsbench.traces.files import open_raw
+from wdsbench.traces.unpickle import load_pickle
+from wdsbench.traces.write import write_traces
+
+#: What the estimate may err by; it is added before the disk is called full.
+MARGIN: Final = 0.1
+_HALF_BYTES: Final = 2
+_NPY_HEADER_BYTES: Final = 128
+_INDEX_BYTES: Final = 90  # of a sample in the table, members apart
+_INDEX_MEMBER_BYTES: Final = 24
+_META_BYTES: Final = 330  # names and provenance of a meta.json
+_META_TOKEN_BYTES: Final = 14  # id and text
+_META_LOGPROB_BYTES: Final = 13
+_RAW_TOKEN_BYTES: Final = 16  # id and text of a token, pickled
+_RAW_TRACE_BYTES: Final = 400
+#: What is asked about: each kind alone, and what packing keeps by default.
+KIND_SETS: Final[tuple[tuple[str, ...], ...]] = (
+    ("full",),
+    ("edges",),
+    ("heads",),
+    ("sketch",),
+    ("edges", "sketch"),
+    (),
+)
+
+
+@dataclass(frozen=True)
+class Form:
+    """The sizes of a model's states: L layers, H heads, D features."""
+
+    layers: int
+    heads: int
+    features: int
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What sizes depend on beside the model and the questions.
+
+    Attributes:
+        gzip: By part of a raw trace: compressed bytes over those before, or of states that passed
+            float16 over those in float16.
+        answer_tokens: Mean length of an answer.
+        edges_per_row: Edges of a token and layer, by ``threshold``; None: as many as can be.
+        head_edges_per_row: Edges of a token, layer and head.
+    """
+
+    # Measured on the embedded model (float32, T 33); states of bfloat16 models shrink further.
+    gzip: Mapping[str, float] = field(
+        default_factory=lambda: {
+            "hidden": 0.94,
+            "full": 0.53,
+            "edges": 0.64,
+            "heads": 0.69,
+            "sketch": 0.83,
+            "rest": 0.4,
+        }
+    )
+    answer_tokens: float = 32.0
+    edges_per_row: float | None = None
+    head_edges_per_row: float = 4.0
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes of a set of traces.
+
+    Attributes:
+        raw: Of ``.pkl.gz`` files, states in float16.
+        raw_wide: The same where every trace passes float16 and is kept in float32.
+        shards: Of tars and index.
+        memory: Of the arrays of the raw traces, as a reader or writer of a file holds them.
+    """
+
+    raw: int
+    raw_wide: int
+    shards: int
+    memory: int
+
+    def scaled(self, factor: float) -> Sizes:
+        """Return ``factor`` times as much."""
+        return Sizes(*(round(value * factor) for value in vars(self).values()))
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What a few real traces said.
+
+    Attributes:
+        traces: How many there were.
+        seconds: For each of them, in batches as large as the probe.
+        rates: As measured; what was not kept stays as assumed.
+        wide: How many of them passed float16.
+    """
+
+    traces: int
+    seconds: float
+    rates: Rates
+    wide: int
+
+
+def load_form(path: str | Path, revision: str | None = None) -> tuple[Any, Form, Any]:
+    """Return configuration, form and tokenizer of a model, without its weights.
+
+    Raises:
+        ModelError: They cannot be read, or do not say how large the model is.
+    """
+    source = str(path)
+    try:
+        with quiet_transformers():
+            config = AutoConfig.from_pretrained(
+                source, trust_remote_code=False, revision=revision or "main"
+            )
+            tokenizer = AutoTokenizer.from_pretrained(
+                source, trust_remote_code=False, revision=revision or "main"
+            )
+    except Exception as error:  # transformers raises a dozen types for a damaged folder
+        said = " ".join(str(error).split())[:300] or type(error).__name__
+        raise ModelError(f"model {source} cannot be read: {said}") from error
+    text = config.get_text_config()
+    names = ("num_hidden_layers", "num_attention_heads", "hidden_size")
+    values: list[Any] = [getattr(text, name, None) for name in names]
+    if not all(isinstance(value, int) and value > 0 for value in values):
+        said = ", ".join(f"{name} {value}" for name, value in zip(names, values, strict=True))
+        raise ModelError(f"model {source}: its configuration gives {said}; plan needs all three.")
+    return config, Form(*values), tokenizer
+
+
+def prompt_lengths(
+    tokenizer: Any, questions: Sequence[Question], template: str
+) -> NDArray[np.int64]:
+    """Return the tokens of every question's prompt."""
+    asks = make_asks(_NoModel, tokenizer, questions, template, 1)
+    return np.array([len(ask.prompt) for ask in asks], np.int64)
+
+
+class _NoModel:
+    """Stands for a model without limits, where only prompts are counted."""
+
+    config = None
+
+
+def estimate(
+    form: Form,
+    prompts: NDArray[np.int64],
+    kinds: Sequence[str],
+    rates: Rates,
+    *,
+    layers: int | None = None,
+    tokens: str = "all",
+    edge_rule: str = EDGE_RULE,
+    head_threshold: float = HEAD_THRESHOLD,
+) -> Sizes:
+    """Return the bytes of one trace for each of ``prompts``.
+
+    Args:
+        form: Of the model.
+        prompts: Tokens of each prompt.
+        kinds: What is kept of attention.
+        rates: Assumed, or measured by a probe.
+        layers: How many layers are kept; None: all.
+        tokens: Of which tokens states are kept: ``all`` or ``last``.
+        edge_rule: As extraction takes it.
+        head_threshold: As extraction takes it.
+    """
+    AttentionRules(tuple(kinds), edge_rule, head_threshold)
+    form = replace(form, layers=form.layers if layers is None else layers)
+    lengths: NDArray[np.float64] = prompts.astype(np.float64) + rates.answer_tokens
+    parts = _parts(form, lengths, tokens, rates, edge_rule, head_threshold)
+    kept = {name: parts[name] for name in ("hidden", *kinds)}
+    rest = _RAW_TRACE_BYTES + _RAW_TOKEN_BYTES * lengths
+    raw = sum(float(value.sum()) * rates.gzip[name] for name, value in kept.items())
+    raw += float(rest.sum()) * rates.gzip["rest"]
+    # The second half of a float32's bits is noise to gzip.
+    wide = float(parts["hidden"].sum())
+    memory = sum(float(value.sum()) for value in kept.values()) + float(rest.sum())
+    shards = _shard_bytes(form, lengths, parts, kinds, rates)
+    return Sizes(round(raw), round(raw + wide), round(shards), round(memory))
+
+
+def _parts(
+    form: Form,
+    lengths: NDArray[np.float64],
+    tokens: str,
+    rates: Rates,
+    edge_rule: str,
+    head_threshold: float,
+) -> dict[str, NDArray[np.float64]]:
+    """Return the bytes of each part of each raw trace, before compression."""
+    states = np.ones_like(lengths) if tokens == "last" else lengths
+    index = np.where(lengths <= 2**8, 1, np.where(lengths <= 2**16, 2, 4))
+    maps = form.layers * form.heads
+    edge = 2 * index + _HALF_BYTES
+    edges = _edges(lengths, EdgeRule.parse(edge_rule), rates)
+    per_row = rates.head_edges_per_row
+    if head_threshold > 0:
+        per_row = min(per_row, 1 / head_threshold)  # a row sums to one
+    return {
+        "hidden": _HALF_BYTES * form.layers * states * form.features,
+        "full": _HALF_BYTES * maps * lengths**2,
+        "edges": form.layers * (edges * edge + 4),
+        "heads": maps * (np.minimum(per_row, lengths / 2) * lengths * edge + 4),
+        "sketch": 4 * _HALF_BYTES * maps * lengths,
+    }
+
+
+def _edges(lengths: NDArray[np.float64], rule: EdgeRule, rates: Rates) -> NDArray[np.float64]:
+    """Return the edges of one layer of each trace."""
+    if rates.edges_per_row is not None and rule.kind == "threshold":
+        return rates.edges_per_row * lengths
+    rows = np.arange(1, int(np.ceil(lengths.max())) + 1, dtype=np.float64)
+    if rule.kind == "top":
+        of_row = np.maximum(1, np.floor(rule.value * rows))
+    else:  # a row sums to one, so it has no more than 1 / weight of them
+        of_row = np.minimum(rows, 1 / rule.value) if rule.value else rows
+    until = np.concatenate([[0.0], np.cumsum(of_row)])
+    edges: NDArray[np.float64] = np.interp(lengths - 1, np.arange(len(until)), until)
+    return edges
+
+
+def _shard_bytes(
+    form: Form,
+    lengths: NDArray[np.float64],
+    parts: Mapping[str, NDArray[np.float64]],
+    kinds: Sequence[str],
+    rates: Rates,
+) -> float:
+    """Return the bytes of the samples' members and their rows in the index."""
+    index = np.where(lengths <= 2**8, 1, np.where(lengths <= 2**16, 2, 4))
+    share = 2 * index / (2 * index + _HALF_BYTES)  # of an edge's bytes, its two ends
+    members: list[NDArray[np.float64]] = [_NPY_HEADER_BYTES + parts["hidden"]]
+    for kind, lists in (("edges", form.layers), ("heads", form.layers * form.heads)):
+        if kind in kinds:
+            values = parts[kind] - 4 * lists
+            members += [
+                _NPY_HEADER_BYTES + values * share,
+                _NPY_HEADER_BYTES + values * (1 - share),
+                np.full_like(lengths, _NPY_HEADER_BYTES + 4 * (lists + 1)),
+            ]
+    if "sketch" in kinds:
+        members.append(_NPY_HEADER_BYTES + parts["sketch"])
+    if "full" in kinds:
+        members.append(_NPY_HEADER_BYTES + parts["full"] * (lengths + 1) / (2 * lengths))
+    members.append(
+        _META_BYTES + _META_TOKEN_BYTES * lengths + _META_LOGPROB_BYTES * rates.answer_tokens
+    )
+    # A header, and half a block of padding on average.
+    held = sum(float(member.sum()) for member in members)
+    held += len(members) * len(lengths) * (BLOCK_BYTES * 1.5 + _INDEX_MEMBER_BYTES)
+    return held + _INDEX_BYTES * len(lengths)
+
+
+def probe(
+    model: Any,
+    tokenizer: Any,
+    questions: Sequence[Question],
+    form: Form,
+    count: int,
+    **settings: Any,
+) -> Probe:
+    """Extract ``count`` of the questions, evenly spread, and return what they say.
+
+    Args:
+        model: As extraction takes it.
+        tokenizer: As extraction takes it.
+        questions: All that will be asked.
+        form: Of the model.
+        count: How many are asked now, at once.
+        settings: Those of extraction: ``attention``, ``template``, ``max_new_tokens``, ...
+    """
+    places = np.unique(np.linspace(0, len(questions) - 1, min(count, len(questions))).round())
+    asked = [questions[int(place)] for place in places]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        extract(model, tokenizer, asked[:1], folder / "warm", batch_size=1, **settings)
+        started = time.perf_counter()
+        report = extract(
+            model, tokenizer, asked, folder / "probe", batch_size=len(asked), **settings
+        )
+        seconds = (time.perf_counter() - started) / report.traces
+        with open_raw(report.files[0]) as stream:
+            raws = load_pickle(stream)
+        assert isinstance(raws, list)
+        rates = _measured(raws, form, settings, folder / "part.pkl.gz")
+    return Probe(report.traces, seconds, rates, report.wide_traces)
+
+
+def _measured(
+    raws: Sequence[Mapping[str, Any]], form: Form, settings: Mapping[str, Any], scratch: Path
+) -> Rates:
+    """Return the rates that raw traces show."""
+    lengths = np.array([len(raw["tokens"]) for raw in raws], np.float64)
+    answers = float(np.mean([len(raw["token_logprobs"]) for raw in raws]))
+    rates = replace(Rates(), answer_tokens=answers)
+    layers = len(raws[0]["hidden_states"])
+    form = replace(form, layers=layers)
+    rows = float(lengths.sum()) * layers
+    kinds = tuple(settings.get("attention", ("full",)))
+    edge_rule = settings.get("edge_rule", EDGE_RULE)
+    threshold = settings.get("head_threshold", HEAD_THRESHOLD)
+    reduced = [raw.get("reduced_attention", {}) for raw in raws]
+    if "edges" in kinds:
+        found = sum(one["edges_weight"].size for one in reduced)
+        rates = replace(rates, edges_per_row=found / rows)
+    if "heads" in kinds:
+        found = sum(one["heads_weight"].size for one in reduced)
+        rates = replace(rates, head_edges_per_row=found / rows / form.heads)
+    parts = _parts(form, lengths, settings.get("tokens", "all"), rates, edge_rule, threshold)
+    gzip = dict(rates.gzip)
+    pieces: dict[str, list[dict[str, Any]]] = {
+        "hidden": [{"hidden_states": raw["hidden_states"]} for raw in raws],
+        "rest": [
+            {
+                key: value
+                for key, value in raw.items()
+                if key not in ("hidden_states", "attentions", "reduced_attention")
+            }
+            for raw in raws
+        ],
+    }
+    if "full" in kinds:
+        pieces["full"] = [{"attentions": raw["attentions"]} for raw in raws]
+    for kind in set(kinds) - {"full"}:
+        pieces[kind] = [
+            {key: value for key, value in one.items() if key.startswith(kind)} for one in reduced
+        ]
+    parts["rest"] = _RAW_TRACE_BYTES + _RAW_TOKEN_BYTES * lengths
+    found_bytes = {name: _written(piece, scratch) for name, piece in pieces.items()}
+    # Parts shrink less side by side than alone: gzip's code is made for what stands in one block.
+    mixed = _written(raws, scratch) / sum(found_bytes.values())
+    for name, count in found_bytes.items():
+        gzip[name] = mixed * count / float(parts[name].sum())
+    return replace(rates, gzip=gzip)
+
+
+def _written(traces: Sequence[Mapping[str, Any]], scratch: Path) -> int:
+    """Return the bytes of a file of these traces."""
+    write_traces(scratch, traces)
+    return scratch.stat().st_size
+
+
+def free_bytes(folder: Path) -> int:
+    """Return what is free on the disk where ``folder`` is, or will be."""
+    there = folder.absolute()
+    while not there.exists():
+        there = there.parent
+    return shutil.disk_usage(there).free
+
+
+def needed_bytes(raw: Sizes, packed: Sizes, traces: int, traces_per_file: int) -> int:
+    """Return what extraction and packing hold on the disk at most.
+
+    That is raw files and shards side by side, and beside them the journal's copy of the file that
+    is being filled, with room for an error of the estimate.
+    """
+    copy = raw.memory * min(1.0, traces_per_file / traces)
+    return round((raw.raw + packed.shards + copy) * (1 + MARGIN))
+
+
+def kinds_name(kinds: Sequence[str]) -> str:
+    """Return ``"edges,sketch"``, ``"none"``."""
+    return ",".join(kind for kind in ATTENTION_KINDS if kind in kinds) or "none"

@@ -1,0 +1,144 @@
+"""What a run that appends must know of the data set, and where it would not fit to it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from wdsbench.errors import PackError
+from wdsbench.pack.options import PackOptions
+from wdsbench.pack.reduce import load_reduction, parse_reduce
+from wdsbench.pack.samples import SamplePacker
+from wdsbench.pack.tally import LayerTotals, Tally
+from wdsbench.records import SPLITS
+from wdsbench.shards.index import DatasetIndex, LabelsEntry
+from wdsbench.shards.members import ATTENTION as FULL
+from wdsbench.shards.members import EDGES_POINTER, HEADS_POINTER, HIDDEN, SKETCH
+
+
+def check_same_options(base: DatasetIndex, options: PackOptions, labels: LabelsEntry) -> None:
+    """Raise PackError, with both values, where the data set was packed in another way."""
+    packed = base.file.provenance
+    now = base.labels or LabelsEntry(source="traces")
+    asked: list[tuple[str, Any, Any]] = [
+        ("--split-by", packed.get("split_by"), options.split_by),
+        ("--attention", packed.get("attention"), list(options.attention)),
+        ("--edge-rule", packed.get("edge_rule"), options.edge_rule),
+        ("--head-threshold", packed.get("head_threshold"), options.head_threshold),
+        ("--missing-score", packed.get("missing_score"), options.missing_score),
+        ("labels from", now.source, labels.source),
+    ]
+    if labels.source == "scores":
+        asked += [
+            ("--score-column", now.column, labels.column),
+            ("--threshold", now.threshold, labels.threshold),
+        ]
+    for name, before, given in asked:
+        if before != given:
+            raise PackError(
+                f"{base.folder} was packed with {name} {_shown(before)}, this run has"
+                f" {_shown(given)}; append with what it was packed with, or pack all files anew"
+            )
+    if options.split_by == "file":
+        raise PackError(
+            f"{base.folder} was packed with --split-by file: files are dealt to the splits all"
+            " together, so more of them would move what is there; pack all files anew"
+        )
+
+
+def know_the_data_set(run: SamplePacker, base: DatasetIndex) -> None:
+    """Give a run the counts, traces and splits of the data set that it appends to.
+
+    Raises:
+        PackError: The reduction is another, or is not there.
+    """
+    columns, file = base.columns, base.file
+    run.reduction = _reduction(run.options, base)
+    features = base.num_features if run.reduction is None else run.reduction.mean.shape[1]
+    run.shape = (base.num_layers, features)
+    for kind in ("heads", "sketch", "full"):
+        if kind in file.fields:
+            run.heads = int(file.fields[kind].shape[1] or 0)
+    kept = np.zeros(len(base), bool)
+    for member in (EDGES_POINTER, HEADS_POINTER, SKETCH, FULL):
+        kept |= base.member(member, "size") != 0
+    run.closed = Tally(
+        layers=LayerTotals.from_entries(file.layers),
+        samples=len(base),
+        unlabelled=int(np.isnan(columns["label"]).sum()),
+        attention=Counter(
+            {name: entry.samples for name, entry in file.fields.items() if name in _KINDS}
+        ),
+        with_attention=int(kept.sum()),
+        graphs=_graphs(file.fields["edges"].note) if "edges" in file.fields else 0,
+        remarks=Counter(file.provenance.get("remarks") or {}),
+    )
+    rows = np.arange(len(base))
+    keys, questions = base.keys(rows), base.question_ids(rows)
+    places = zip(
+        keys,
+        questions,
+        columns["trace"].tolist(),
+        columns["split"].tolist(),
+        base.member(HIDDEN, "xxh3").tolist(),
+        strict=True,
+    )
+    for key, question, trace, split, digest in places:
+        # Numbers may have gaps: what comes without one goes behind them.
+        run.traces_of[question] = max(run.traces_of[question], trace + 1)
+        run.seen[question, trace] = f"sample {key} of the data set"
+        run.stored[question, digest] = key
+        run.split_of[question] = SPLITS[split]
+
+
+def joined_labels(before: LabelsEntry | None, labels: LabelsEntry) -> LabelsEntry:
+    """Return where the labels of both come from."""
+    if before is None or before == labels or labels.source == "traces":
+        return labels
+    names = [name for name in (before.file, labels.file) if name is not None]
+    # Two files have no one hash.
+    return labels.model_copy(update={"file": ", ".join(names), "xxh3": None})
+
+
+def joined_provenance(before: dict[str, Any], run: dict[str, Any]) -> dict[str, Any]:
+    """Return the provenance of a data set after files were appended."""
+    appended = {"inputs": len(run["inputs"]), "scores": run["scores"]}
+    return {
+        **before,
+        "inputs": [*before.get("inputs", []), *run["inputs"]],
+        "dropped": before.get("dropped", 0) + run["dropped"],
+        "remarks": run["remarks"],
+        "appended": [*before.get("appended", []), appended],
+    }
+
+
+_KINDS = ("edges", "heads", "sketch", "full")
+
+
+def _graphs(note: str) -> int:
+    """Return how many samples the note of edges says came as graphs."""
+    count = note.removeprefix("graphs of the input (").partition(" ")[0]
+    return int(count) if count.isdecimal() else 0
+
+
+def _reduction(options: PackOptions, base: DatasetIndex) -> Any:
+    name = base.file.provenance.get("reduction")
+    asked = parse_reduce(options.reduce)
+    if name is None and asked is None:
+        return None
+    there = None if name is None else base.num_features
+    if there != asked:
+        raise PackError(
+            f"{base.folder} was packed with --reduce {_shown(there and f'pca:{there}')}, this run"
+            f" has {_shown(options.reduce)}; append with what it was packed with"
+        )
+    return load_reduction(base.folder / Path(str(name)).name)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(map(str, value)) or "none"
+    return "none" if value is None else str(value)

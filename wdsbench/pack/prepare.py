@@ -1,0 +1,162 @@
+"""Traces to what is stored of them, each on its own: what a worker process does.
+
+Nothing here depends on the traces before; what does (numbers, duplicates, splits) is in
+``samples``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import xxhash
+
+from wdsbench.errors import PackError, ScoreError
+from wdsbench.pack.attention import AttentionParts, attention_parts
+from wdsbench.pack.options import PackOptions
+from wdsbench.pack.reduce import Reduction
+from wdsbench.pack.refusal import refusal
+from wdsbench.pack.scores import label_of
+from wdsbench.pack.states import half_states
+from wdsbench.pack.tally import LayerTotals
+from wdsbench.records import Trace
+from wdsbench.shards.members import HIDDEN, HIDDEN_SCALE, npy_pieces
+from wdsbench.shards.tar import Pieces
+from wdsbench.traces.read import read_traces
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """One trace, ready to be written.
+
+    Attributes:
+        trace: Without its arrays of states and attention.
+        shape: (L, D) of its states, before any reduction.
+        tokens: T of the sequence.
+        state_tokens: T of the states.
+        score: None where unknown.
+        label: None where unknown.
+        digest: XXH3-64 of the states as they came, where the trace has no number; else None.
+        totals: What packing saw of the states.
+        members: Content by member name, ``meta.json`` apart.
+        attention: What is kept of attention; its members are among ``members``.
+        dropped: It is left out for want of a score; then the rest is empty.
+    """
+
+    trace: Trace
+    shape: tuple[int, int]
+    tokens: int
+    state_tokens: int
+    score: float | None
+    label: float | None
+    digest: int | None
+    totals: LayerTotals
+    members: dict[str, Pieces]
+    attention: AttentionParts
+    dropped: bool = False
+
+
+@dataclass(frozen=True)
+class Preparer:
+    """What every trace is prepared by; travels to worker processes.
+
+    Attributes:
+        options: See :class:`PackOptions`.
+        scores: By question; None: labels come from the files.
+        reduction: Applied to states; None: they are kept.
+    """
+
+    options: PackOptions
+    scores: dict[str, float] | None
+    reduction: Reduction | None = None
+
+    def file(self, path: Path) -> Iterator[Prepared]:
+        """Yield the traces of one raw file, in its order.
+
+        Raises:
+            TraceError: The file or a trace cannot be used.
+            ScoreError: A trace without a score.
+        """
+        for trace in read_traces(path):
+            yield self.trace(trace)
+
+    def trace(self, trace: Trace) -> Prepared:
+        """Return one trace, prepared."""
+        score, label = self._judge(trace)
+        layers, state_tokens, features = trace.hidden.shape
+        light = replace(
+            trace, hidden=trace.hidden[:, :0].copy(), attentions=None, graphs=None, reduced=None
+        )
+        prepared = Prepared(
+            trace=light,
+            shape=(layers, features),
+            tokens=tokens_of(trace),
+            state_tokens=state_tokens,
+            score=score,
+            label=label,
+            digest=None,
+            totals=LayerTotals.zeros(layers),
+            members={},
+            attention=AttentionParts({}, (), 0, from_graphs=False),
+        )
+        if label is None and self.options.missing_score == "drop":
+            return replace(prepared, dropped=True)
+        digest = None
+        if trace.trace_number is None:
+            digest = xxhash.xxh3_64_intdigest(np.ascontiguousarray(trace.hidden).data)
+        hidden = trace.hidden
+        if self.reduction is not None:
+            if self.reduction.mean.shape != (layers, features):
+                raise refusal(trace, other_shape((layers, features), self.reduction.mean.shape))
+            hidden = self.reduction.apply(hidden)
+        try:
+            states = half_states(hidden, overflow=self.options.overflow)
+        except PackError as error:
+            raise refusal(trace, str(error)) from error
+        members: dict[str, Pieces] = {HIDDEN: npy_pieces(states.values)}
+        if states.scale is not None:
+            members[HIDDEN_SCALE] = npy_pieces(states.scale)
+        attention = attention_parts(trace, prepared.tokens, self.options)
+        members.update(attention.members)
+        return replace(
+            prepared,
+            digest=digest,
+            totals=LayerTotals.of(states),
+            members=members,
+            attention=replace(attention, members={}),
+        )
+
+    def _judge(self, trace: Trace) -> tuple[float | None, float | None]:
+        """Return (score, label) of a trace, None where unknown."""
+        if self.scores is None:
+            score, label = None, trace.label
+        else:
+            score = self.scores.get(trace.question_id)
+            label = None if score is None else label_of(score, self.options.threshold)
+        if label is None and self.options.missing_score == "error":
+            source = (
+                "the score file has no line for it"
+                if self.scores is not None
+                else "no --scores and no label"
+            )
+            raise ScoreError(
+                f"{trace.file}, trace {trace.position}, question {trace.question_id}: {source}; "
+                f"give the score, or pack"
+                " with --missing-score drop or keep"
+            )
+        return score, label
+
+
+def tokens_of(trace: Trace) -> int:
+    """Return T: the tokens of the sequence; where the source has none, those of the states."""
+    return trace.tokens.size or trace.hidden.shape[1]
+
+
+def other_shape(shape: tuple[int, ...], before: tuple[int, ...]) -> str:
+    """Return what is wrong with a trace of another shape than those before."""
+    return (
+        f"{shape[0]} layers of {shape[1]} features, the traces before have {before[0]} of"
+        f" {before[1]}; pack each model into its own data set"
+    )

@@ -1,0 +1,55 @@
+"""States to float16, at memory speed where nothing is out of range.
+
+The same result as :func:`wdsbench.shards.wide.to_half`, which is asked wherever a value is not
+finite or beyond float16; block by block, so that no temporary leaves a core's cache.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wdsbench.shards.wide import HALF_MAX, HalfStates, to_half
+
+_MAGNITUDE: Final = np.uint16(0x7FFF)
+_BLOCK_ELEMENTS: Final = 64 * 1024
+
+
+def half_states(hidden: NDArray[Any], *, overflow: str) -> HalfStates:
+    """Return ``[L, T, D]`` float states as float16; see :func:`wdsbench.shards.wide.to_half`.
+
+    Raises:
+        PackError: NaN, or a layer beyond float16 under ``overflow="error"``.
+    """
+    layers = len(hidden)
+    contiguous = np.ascontiguousarray(hidden).reshape(layers, -1)
+    max_abs = np.array([_max_abs(layer) for layer in contiguous])
+    if not bool((max_abs <= HALF_MAX).all()):  # NaN compares false
+        return to_half(hidden, overflow=overflow)
+    return HalfStates(
+        values=np.ascontiguousarray(hidden, dtype=np.float16),
+        scale=None,
+        max_abs=max_abs,
+        infinities=np.zeros(layers, np.int64),
+        error_max=np.zeros(layers, np.float64),
+    )
+
+
+def _max_abs(layer: NDArray[Any]) -> float:
+    """Return the largest magnitude of a flat layer; infinite or NaN where it is not finite."""
+    largest = 0.0
+    for first in range(0, layer.size, _BLOCK_ELEMENTS):
+        block = layer[first : first + _BLOCK_ELEMENTS]
+        if block.dtype == np.float16:  # order of magnitudes is that of their bits, NaN on top
+            bits = (block.view(np.uint16) & _MAGNITUDE).max()
+            largest = float(np.fmax(largest, np.uint16(bits).view(np.float16)))
+            if bits > 0x7C00:
+                return float("nan")
+        else:
+            found = float(np.maximum(block.max(), -block.min()))
+            if not found <= np.finfo(np.float64).max:
+                return found
+            largest = max(largest, found)
+    return largest

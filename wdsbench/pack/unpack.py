@@ -1,0 +1,287 @@
+"""A data set back to raw traces: one file for each shard, one trace in memory at a time (``.npz``)
+or one shard's (``.pkl``).
+
+Every member is checked against its XXH3. What packing kept comes back: states as float16, or as
+float32 where layers were scaled; ids, texts, log-probabilities and labels; attention maps where
+they were kept in full, else what they were reduced to. Each trace also says, under
+``packed_from``, which raw file it was packed from, so that packing with the same options gives the
+same shards, byte for byte.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from wdsbench.errors import PackError, ShardError
+from wdsbench.files import write_whole
+from wdsbench.pack.scores import DEFAULT_SCORE_COLUMN, ID_COLUMN
+from wdsbench.progress import Progress, no_progress
+from wdsbench.shards.index import DatasetIndex
+from wdsbench.shards.members import (
+    ATTENTION,
+    EDGES_INDEX,
+    EDGES_POINTER,
+    EDGES_WEIGHT,
+    HEADS_INDEX,
+    HEADS_POINTER,
+    HEADS_WEIGHT,
+    HIDDEN,
+    HIDDEN_SCALE,
+    META,
+    SKETCH,
+)
+from wdsbench.traces.npz import write_npz
+from wdsbench.traces.write import write_traces
+
+FORMATS = ("npz", "pkl")
+SCORES_NAME = "scores.csv"
+
+#: Raw key under ``reduced_attention`` -> member.
+_REDUCED = {
+    "edges_index": EDGES_INDEX,
+    "edges_ptr": EDGES_POINTER,
+    "edges_weight": EDGES_WEIGHT,
+    "heads_index": HEADS_INDEX,
+    "heads_ptr": HEADS_POINTER,
+    "heads_weight": HEADS_WEIGHT,
+    "sketch": SKETCH,
+}
+
+
+@dataclass(frozen=True)
+class UnpackReport:
+    """What a run wrote.
+
+    Attributes:
+        files: Trace files.
+        samples: Traces in them.
+        scores: The CSV of scores; None where the data set has none.
+    """
+
+    files: list[Path]
+    samples: int
+    scores: Path | None
+
+
+def unpack(
+    folder: Path,
+    out: Path,
+    *,
+    file_format: str = "npz",
+    split: str | None = None,
+    progress: Progress = no_progress,
+) -> UnpackReport:
+    """Write a data set's traces as raw files ``out/<shard>.<format>``.
+
+    Args:
+        folder: The data set's.
+        out: Made where it does not exist.
+        file_format: ``"npz"`` or ``"pkl"``.
+        split: ``"train"``, ``"val"`` or ``"test"``; None: all.
+        progress: Draws over shards.
+
+    Returns:
+        What was written.
+
+    Raises:
+        ShardError: There is no data set, or it is damaged; shard and member are named.
+        PackError: A file is there already, or the disk is full.
+        ValueError: An unknown format or split.
+
+    Whatever is raised, nothing that this run wrote is left.
+    """
+    if file_format not in FORMATS:
+        raise ValueError(f"format: {file_format!r} is not one of {', '.join(FORMATS)}")
+    index = DatasetIndex.open(folder)
+    shards = index.shards_of(split)
+    if not any(index.file.shardlist[shard].nsamples for shard in shards):
+        raise PackError(f"{folder}: no sample in split {split or 'all'}")
+    paths = {shard: out / f"{index.shard_path(shard).stem}.{file_format}" for shard in shards}
+    scores = _scores(index, shards)
+    for path in (*paths.values(), *([] if scores is None else [out / SCORES_NAME])):
+        if path.exists():
+            raise PackError(f"{path} exists; remove it, or choose another --out")
+    written: list[Path] = []
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for shard, path in progress(paths.items(), len(paths), "unpacking"):
+            written.append(path)
+            if file_format == "npz":
+                write_npz(path, _raws(index, shard, layered=False))
+            else:
+                write_traces(path, list(_raws(index, shard, layered=True)))
+        if scores is not None:
+            written.append(out / SCORES_NAME)
+            write_whole(out / SCORES_NAME, scores)
+    except BaseException as error:
+        for path in written:
+            path.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise PackError(f"cannot write to {out}: {error.strerror}; nothing was kept") from error
+        raise
+    return UnpackReport(
+        files=list(paths.values()),
+        samples=sum(index.file.shardlist[shard].nsamples for shard in shards),
+        scores=None if scores is None else out / SCORES_NAME,
+    )
+
+
+def _raws(index: DatasetIndex, shard: int, *, layered: bool) -> Iterator[dict[str, Any]]:
+    """Yield the raw traces of one shard, in its order."""
+    path = index.shard_path(shard)
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise ShardError(f"cannot open: {error.strerror}", shard=str(path)) from error
+    with file:
+        for row in range(int(index.first_rows[shard]), int(index.first_rows[shard + 1])):
+            yield _raw(_Sample(index, row, file, path), layered=layered)
+
+
+class _Sample:
+    """The members of one sample, read and checked when they are asked for."""
+
+    def __init__(self, index: DatasetIndex, row: int, file: BinaryIO, path: Path) -> None:
+        self.index = index
+        self.row = row
+        self._file = file
+        self._path = path
+
+    def has(self, member: str) -> bool:
+        """Return whether the sample has this member."""
+        return bool(self.index.member(member, "size")[self.row])
+
+    def read(self, member: str) -> bytes:
+        """Return a member's bytes."""
+        size = int(self.index.member(member, "size")[self.row])
+        offset = int(self.index.member(member, "offset")[self.row])
+        try:
+            data = os.pread(self._file.fileno(), size, offset)
+            while len(data) < size and (
+                more := os.pread(self._file.fileno(), size - len(data), offset + len(data))
+            ):
+                data += more
+        except OSError as error:
+            raise self.error(member, f"cannot be read: {error.strerror}") from error
+        if len(data) != size:
+            raise self.error(member, f"the shard is cut short; it needs {size} bytes here")
+        if xxhash.xxh3_64_intdigest(data) != int(self.index.member(member, "xxh3")[self.row]):
+            raise self.error(
+                member, "its bytes are not those that were packed (XXH3); see wdsbench verify"
+            )
+        return data
+
+    def array(self, member: str) -> NDArray[Any]:
+        """Return a member as an array."""
+        try:
+            array: NDArray[Any] = np.load(io.BytesIO(self.read(member)), allow_pickle=False)
+        except (ValueError, EOFError) as error:
+            raise self.error(member, f"is no array ({error})") from error
+        return array
+
+    def error(self, member: str, detail: str) -> ShardError:
+        """Return the error that names the place."""
+        return ShardError(
+            detail,
+            shard=str(self._path),
+            member=self.index.member_name(self.row, member),
+            offset_bytes=int(self.index.member(member, "offset")[self.row]),
+        )
+
+
+def _raw(sample: _Sample, *, layered: bool) -> dict[str, Any]:
+    try:
+        meta = json.loads(sample.read(META))
+        raw: dict[str, Any] = {
+            "hidden_states": _hidden(sample),
+            "tokens": meta["tokens"],
+            "question_id": meta["question_id"],
+            "generated_answer_clean": meta["answer"],
+            "trace_number": meta["trace"],
+            "packed_from": meta["provenance"],
+        }
+        if meta["token_texts"]:
+            raw["tokens_decoded"] = meta["token_texts"]
+        if meta["prompt_length"] is not None:
+            raw["prompt_length"] = meta["prompt_length"]
+        if meta["token_logprobs"] is not None:
+            raw["token_logprobs"] = np.array(  # JSON has no infinities
+                [-math.inf if value is None else value for value in meta["token_logprobs"]],
+                np.float32,
+            )
+    except (KeyError, TypeError, ValueError) as error:
+        raise sample.error(
+            META, f"does not say what a sample's meta.json says ({error})"
+        ) from error
+    label = float(sample.index.columns["label"][sample.row])
+    if not math.isnan(label):
+        raw["label"] = int(label)
+    if sample.has(ATTENTION):
+        tokens = len(meta["tokens"]) or raw["hidden_states"].shape[1]
+        raw["attentions"] = _maps(sample.array(ATTENTION), tokens)
+    elif any(sample.has(member) for member in _REDUCED.values()):
+        raw["reduced_attention"] = _reduced(sample)
+    if layered:
+        for key in ("hidden_states", "attentions"):
+            if key in raw:
+                raw[key] = list(raw[key])
+    return raw
+
+
+def _hidden(sample: _Sample) -> NDArray[Any]:
+    hidden = sample.array(HIDDEN)
+    if not sample.has(HIDDEN_SCALE):
+        return hidden
+    wide: NDArray[Any] = hidden.astype(np.float32) * sample.array(HIDDEN_SCALE)[:, None, None]
+    return wide
+
+
+def _maps(half: NDArray[Any], tokens: int) -> NDArray[Any]:
+    """Return maps ``[L, H, T, T]`` of their causal half."""
+    maps = np.zeros((*half.shape[:2], tokens, tokens), half.dtype)
+    rows, columns = np.tril_indices(tokens)
+    maps[:, :, rows, columns] = half
+    return maps
+
+
+def _reduced(sample: _Sample) -> dict[str, Any]:
+    provenance = sample.index.file.provenance
+    reduced: dict[str, Any] = {"num_heads": sample.index.num_heads or 1}
+    for key, member in _REDUCED.items():
+        if sample.has(member):
+            reduced[key] = sample.array(member)
+    if "edges_index" in reduced:
+        reduced["edge_rule"] = provenance.get("edge_rule")
+    if "heads_index" in reduced:
+        reduced["head_threshold"] = provenance.get("head_threshold")
+    return reduced
+
+
+def _scores(index: DatasetIndex, shards: list[int]) -> bytes | None:
+    """Return a CSV of the questions' scores; None where the data set has none."""
+    rows = np.flatnonzero(np.isin(index.columns["shard"], shards))
+    scores = index.columns["score"][rows]
+    known = rows[~np.isnan(scores)]
+    if not known.size:
+        return None
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    column = index.labels.column if index.labels is not None else None
+    writer.writerow([ID_COLUMN, column or DEFAULT_SCORE_COLUMN])
+    lines = dict(
+        zip(index.question_ids(known), map(str, index.columns["score"][known]), strict=True)
+    )
+    writer.writerows(lines.items())
+    return text.getvalue().encode()

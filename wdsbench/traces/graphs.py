@@ -1,0 +1,177 @@
+"""Preprocessed graphs: n lists of L PyG ``Data``, without PyG.
+
+``torch.load(weights_only=True)`` is given stand-ins of ours under the names of exactly the classes
+that a ``Data`` is pickled with, so that nothing of PyG is imported or run, whatever its version;
+where a program has imported PyG, which allows its own ``Data``, both are read alike.
+
+Of a graph, ``x`` ``[T, D]`` becomes the layer's states, and ``edge_index`` ``[2, E]`` with
+``edge_attr`` ``[E]`` or ``[E, 1]`` its attention edges j -> i (token i attends to j < i).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wdsbench.errors import TraceError
+from wdsbench.records import LayerEdges
+from wdsbench.traces.arrays import as_array, is_tensor
+from wdsbench.traces.attention import WEIGHT_MAX
+
+REMARK_SELF_LOOPS: Final = "dropped self-loops of graphs"
+REMARK_TURNED: Final = "turned edges of graphs around, to run from the earlier token to the later"
+REMARK_ATTRIBUTES: Final = "dropped attributes of graphs other than x, edge_index, edge_attr"
+
+_READ: Final = ("x", "edge_index", "edge_attr")
+
+
+class _StandIn:
+    """Holds what a pickled PyG object holds, and can do nothing else."""
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__dict__.update({str(key): value for key, value in state.items()})
+
+
+class _Data(_StandIn):
+    pass
+
+
+class _GlobalStorage(_StandIn):
+    pass
+
+
+class _DataEdgeAttr(_StandIn):
+    pass
+
+
+class _DataTensorAttr(_StandIn):
+    pass
+
+
+#: What ``torch.serialization.safe_globals`` is given: (stand-in, the name it answers to).
+SAFE_GLOBALS: Final = [
+    (_Data, "torch_geometric.data.data.Data"),
+    (_DataEdgeAttr, "torch_geometric.data.data.DataEdgeAttr"),
+    (_DataTensorAttr, "torch_geometric.data.data.DataTensorAttr"),
+    (_GlobalStorage, "torch_geometric.data.storage.GlobalStorage"),
+]
+
+
+def read_graphs(
+    graphs: object, file: str, position: int
+) -> tuple[list[NDArray[Any]], list[LayerEdges], tuple[str, ...]]:
+    """Return the states ``[T, D]`` of each layer, the edges of each layer, and remarks.
+
+    Args:
+        graphs: One trace's L graphs.
+        file: For errors.
+        position: Of the trace in the file, for errors.
+
+    Raises:
+        TraceError: A part is missing, or has a wrong type, shape, dtype or range; the layer is
+            named.
+    """
+
+    def wrong(detail: str) -> TraceError:
+        return TraceError(detail, file=file, position=position)
+
+    if not isinstance(graphs, list | tuple) or not graphs:
+        raise wrong(
+            f"a trace's graphs are a {_kind(graphs)}; allowed is a list of one Data for each layer."
+        )
+    remarks: dict[str, None] = {}
+    states, edges = [], []
+    for layer, graph in enumerate(graphs):
+        try:
+            values = _values(graph)
+            if set(values) - set(_READ):
+                remarks[REMARK_ATTRIBUTES] = None
+            states.append(_array(values, "x", 2, "f"))
+            edges.append(_edges(values, len(states[-1]), remarks))
+        except ValueError as error:
+            raise wrong(f"graph of layer {layer}: {error}.") from error
+    sizes = sorted({layer.shape for layer in states})
+    if len(sizes) > 1:
+        raise wrong(
+            f"graphs differ in the shape of x from layer to layer: {', '.join(map(str, sizes))};"
+            " save the same tokens for every layer."
+        )
+    return states, edges, tuple(remarks)
+
+
+def _values(graph: object) -> dict[str, Any]:
+    """Return the attributes of a ``Data`` that are set, whoever's class it is."""
+    inside = getattr(graph, "__dict__", {})
+    if _kind(graph) != "Data":
+        raise ValueError(f"is a {_kind(graph)}; allowed is torch_geometric.data.Data")
+    store = getattr(inside.get("_store"), "__dict__", {})
+    values = store.get("_mapping") if "_store" in inside else inside  # PyG 1 had no stores
+    if not isinstance(values, Mapping):
+        raise ValueError("holds no attributes; save it again with torch.save")
+    return {
+        str(key): value
+        for key, value in values.items()
+        if value is not None and not str(key).startswith("_")
+    }
+
+
+def _kind(value: object) -> str:
+    """Return the name of a class, that of ours as the one it stands for."""
+    return type(value).__name__.removeprefix("_")
+
+
+def _array(values: Mapping[str, Any], name: str, axes: int, kinds: str) -> NDArray[Any]:
+    value = values.get(name)
+    if not is_tensor(value) and not isinstance(value, np.ndarray):
+        raise ValueError(f"{name} is {'missing' if value is None else type(value).__name__}")
+    array = as_array(value)
+    if name == "edge_attr" and array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != axes or array.dtype.kind not in kinds:
+        raise ValueError(
+            f"{name} has dtype {array.dtype} and shape {array.shape}; allowed are"
+            f" {'floats' if kinds == 'f' else 'integers'} of {axes} axes"
+        )
+    return array
+
+
+def _edges(values: Mapping[str, Any], tokens: int, remarks: dict[str, None]) -> LayerEdges:
+    index = _array(values, "edge_index", 2, "iu")
+    weight = _array(values, "edge_attr", 1, "f")
+    if index.shape != (2, weight.size):
+        raise ValueError(
+            f"edge_index has shape {index.shape} beside edge_attr of {weight.size}; allowed are"
+            " [2, E] and [E] or [E, 1] of the same E"
+        )
+    if index.size and not (index.min() >= 0 and index.max() < tokens):
+        raise ValueError(
+            f"edge_index runs from {index.min()} to {index.max()}; allowed is 0 .. {tokens - 1}"
+        )
+    if not bool(((weight >= 0) & (weight <= WEIGHT_MAX)).all()):  # NaN compares false
+        raise ValueError(
+            f"edge_attr runs from {weight.min()} to {weight.max()}; attention is 0 to 1"
+        )
+    loops = index[0] == index[1]
+    if loops.any():
+        remarks[REMARK_SELF_LOOPS] = None
+        index, weight = index[:, ~loops], weight[~loops]
+    # In a causal model only the later token can attend, however the edge was written.
+    source, target = index.min(axis=0), index.max(axis=0)
+    if bool((source != index[0]).any()):
+        remarks[REMARK_TURNED] = None
+    order = np.lexsort((source, target))
+    source, target = source[order], target[order]
+    twice = (source[1:] == source[:-1]) & (target[1:] == target[:-1])
+    if twice.any():
+        place = int(twice.argmax())
+        raise ValueError(
+            f"tokens {source[place]} and {target[place]} are joined twice; allowed is one edge,"
+            " from the earlier token to the later, that attends to it"
+        )
+    return LayerEdges(
+        np.stack([source, target]).astype(np.min_scalar_type(max(tokens - 1, 0))),
+        np.ascontiguousarray(weight[order]).astype(np.float16),
+    )

@@ -1,0 +1,173 @@
+"""HDF5 files of traces, by h5py (``pip install 'wdsbench[hdf5]'``), one trace in memory at a time.
+
+The file's root is one trace, or each group in it is one. A trace's datasets and attributes are
+named by the raw format's keys; ``hidden_states`` and ``attentions`` are datasets of all layers, or
+groups of datasets ``0``, ``1``, ...; ``reduced_attention`` is a group. Groups with decimal names
+come in the order of their numbers, others in that of their names. What links to other files is
+refused: a trace file brings its own bytes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from wdsbench.errors import TraceError
+from wdsbench.files import temp_path
+from wdsbench.traces.named import (
+    KEYS,
+    LAYERED,
+    REDUCED,
+    NamedTrace,
+    Reader,
+    as_value,
+    named_values,
+    parse_json,
+    raw_traces,
+)
+
+
+def read_hdf5(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the raw dict of each trace, read when it is reached.
+
+    Raises:
+        TraceError: h5py is not installed, the file is cut short or damaged, or holds no trace.
+    """
+    h5py = _h5py(str(path))
+    try:
+        with h5py.File(path, "r") as file:
+            try:
+                traces = _traces(h5py, file, str(path))
+            except ValueError as error:
+                raise TraceError(f"{error}.", file=str(path)) from error
+            yield from raw_traces(traces, str(path))
+    except (OSError, RuntimeError, KeyError) as error:
+        raise TraceError(
+            f"not a readable HDF5 file ({str(error).splitlines()[0]}); the file is cut short or"
+            " damaged, write or copy it again.",
+            file=str(path),
+        ) from error
+
+
+def write_hdf5(path: Path, traces: Sequence[Mapping[str, Any]]) -> None:
+    """Write raw traces, a group each; whole or not at all."""
+    h5py = _h5py(str(path))
+    temporary = temp_path(path)
+    try:
+        with h5py.File(temporary, "w") as file:
+            for number, raw in enumerate(traces):
+                group = file.create_group(str(number))
+                arrays, meta = named_values(raw, None)
+                for name, array in arrays.items():
+                    group.create_dataset(name.replace(".", "/"), data=array, track_times=False)
+                for name, value in meta.items():
+                    if value is not None:
+                        _write_value(group, name.replace(".", "/"), value)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _write_value(group: Any, name: str, value: Any) -> None:
+    if isinstance(value, dict):  # JSON under the key's own name
+        value = json.dumps(value, sort_keys=True)
+    group.create_dataset(name, data=value, track_times=False)
+
+
+def _h5py(file: str) -> Any:
+    try:
+        return importlib.import_module("h5py")
+    except ImportError as error:
+        raise TraceError(
+            "HDF5 files are read by h5py, which is not installed; pip install 'wdsbench[hdf5]'.",
+            file=file,
+        ) from error
+
+
+def _traces(h5py: Any, file: Any, name: str) -> list[NamedTrace]:
+    groups = [
+        key for key in file if key not in KEYS and isinstance(_linked(h5py, file, key), h5py.Group)
+    ]
+    root = _named(h5py, file)
+    if root.values and groups:
+        raise TraceError(
+            f"{next(iter(root.values))} stands beside groups such as {groups[0]!r}; the file is one"
+            " trace, or each group is one.",
+            file=name,
+        )
+    if root.values:
+        return [root]
+    numbers = all(key.isdecimal() for key in groups)
+    groups.sort(key=(lambda key: (int(key), key)) if numbers else (lambda key: (0, key)))
+    if not groups:
+        raise TraceError(
+            f"no group and no dataset of a trace (names: {', '.join(list(file)[:10]) or 'none'});"
+            " allowed are groups that hold hidden_states, tokens, question_id, ...",
+            file=name,
+        )
+    return [_named(h5py, _linked(h5py, file, key)) for key in groups]
+
+
+def _named(h5py: Any, group: Any) -> NamedTrace:
+    """Return the readers of one group's datasets and attributes."""
+    values: dict[str, Reader] = {}
+    for key in group.attrs:
+        if key in KEYS:
+            values[key] = _attribute_reader(group, key)
+    for key in group:
+        if key not in KEYS:
+            continue
+        item = _linked(h5py, group, key)
+        if isinstance(item, h5py.Dataset):
+            values[key] = _dataset_reader(h5py, item, key)
+        elif isinstance(item, h5py.Group) and key in (*LAYERED, REDUCED):
+            for inner in item:
+                part = _linked(h5py, item, inner)
+                if isinstance(part, h5py.Dataset):
+                    name = f"{key}.{inner}"
+                    values[name] = _dataset_reader(h5py, part, name)
+            for inner in item.attrs:
+                values[f"{key}.{inner}"] = _attribute_reader(item, inner)
+    return NamedTrace(values)
+
+
+def _linked(h5py: Any, group: Any, key: str) -> Any:
+    """Return a member of a group; links out of the file are refused.
+
+    Raises:
+        ValueError: The member is such a link.
+    """
+    if isinstance(group.get(key, getlink=True), h5py.ExternalLink):
+        raise ValueError(f"{group.name}/{key} is a link to another file; copy the data in")
+    return group[key]
+
+
+def _dataset_reader(h5py: Any, dataset: Any, name: str) -> Reader:
+    def read() -> Any:
+        if dataset.external or dataset.is_virtual:
+            raise ValueError(f"{name} lies in another file; copy the data in")
+        if h5py.check_string_dtype(dataset.dtype) is not None:
+            text = dataset.asstr()[()]
+            value = text.tolist() if isinstance(text, np.ndarray) else str(text)
+            return parse_json(value, name) if name == "packed_from" else value
+        if dataset.dtype.kind not in "biufUS":
+            raise ValueError(f"{name} has dtype {dataset.dtype}; allowed are numbers and texts")
+        return as_value(np.asarray(dataset[()]))
+
+    return read
+
+
+def _attribute_reader(group: Any, key: str) -> Reader:
+    def read() -> Any:
+        value = group.attrs[key]
+        if isinstance(value, np.ndarray) and value.dtype.kind == "O":
+            return [str(part) for part in value.reshape(-1)]
+        return as_value(value) if isinstance(value, np.ndarray) else value
+
+    return read

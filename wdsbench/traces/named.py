@@ -1,0 +1,265 @@
+"""Traces as named arrays: what ``.safetensors``, ``.npz`` and HDF5 files hold.
+
+A file holds one trace, its arrays named by the raw format's keys, or several, each name with the
+trace's number before it:
+
+    hidden_states, attentions                   all layers in one array, or
+    hidden_states.0, hidden_states.1, ...       an array a layer
+    tokens, token_logprobs, ...                 every other key
+    reduced_attention.edges_index, ...          what stands inside that dict
+    12.hidden_states, 12.tokens, ...            the same of trace 12 of a file of several
+
+What is no array (ids, texts, numbers) stands in a JSON object, named ``meta``, under the same keys:
+``{"question_id": "q1", ...}`` of one trace, ``{"12": {"question_id": "q1", ...}}`` of several.
+Numbers may have gaps; traces come in their order. Names that the raw format does not know are left
+alone.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wdsbench.errors import TraceError
+from wdsbench.traces.arrays import is_tensor, shown, tensor_to_numpy
+
+#: Name of the JSON object.
+META: Final = "meta"
+LAYERED: Final = ("hidden_states", "attentions")
+REDUCED: Final = "reduced_attention"
+KEYS: Final = frozenset(
+    (
+        *LAYERED,
+        REDUCED,
+        "tokens",
+        "question_id",
+        "tokens_decoded",
+        "generated_answer_clean",
+        "prompt_length",
+        "token_logprobs",
+        "trace_number",
+        "label",
+        "packed_from",
+    )
+)
+#: Values that are text as they stand, where a file can hold nothing but text.
+TEXTS: Final = frozenset(("question_id", "generated_answer_clean", f"{REDUCED}.edge_rule"))
+
+_NUMBERED: Final = re.compile(r"([0-9]{1,18})\.(.+)", re.DOTALL)
+
+#: Reads a named value when the trace it belongs to is reached.
+Reader = Callable[[], Any]
+
+
+@dataclass
+class NamedTrace:
+    """One trace of a file: readers of its values by name, numbers taken off."""
+
+    values: dict[str, Reader] = field(default_factory=dict)
+
+    def raw(self) -> dict[str, Any]:
+        """Read the trace.
+
+        Raises:
+            ValueError: Layers are not 0 .. L - 1, or stand both together and apart.
+        """
+        raw: dict[str, Any] = {}
+        layers: dict[str, dict[int, Reader]] = {}
+        for name, read in self.values.items():
+            key, _, rest = name.partition(".")
+            if not rest:
+                raw[key] = read()
+            elif key in LAYERED and rest.isdecimal():
+                layers.setdefault(key, {})[int(rest)] = read
+            elif key == REDUCED:
+                raw.setdefault(REDUCED, {})[rest] = read()
+        for key, readers in layers.items():
+            if key in raw:
+                raise ValueError(f"{key} stands there as one array and layer by layer; keep one")
+            if sorted(readers) != list(range(len(readers))):
+                found = ", ".join(map(str, sorted(readers)))
+                raise ValueError(
+                    f"{key} has layers {found}; allowed are 0 .. {len(readers) - 1}, each once"
+                )
+            raw[key] = [readers[layer]() for layer in range(len(readers))]
+        return raw
+
+
+def group_names(readers: Mapping[str, Reader], meta: object, file: str) -> list[NamedTrace]:
+    """Return the traces of a file.
+
+    Args:
+        readers: Of every named value.
+        meta: The parsed JSON object; None where there is none.
+        file: For errors.
+
+    Raises:
+        TraceError: No name is one of a trace; names with and without a number are mixed; or
+            ``meta`` is no object.
+    """
+    found = {name: reader for name, reader in readers.items() if _known(name)}
+    if meta is not None and not isinstance(meta, Mapping):
+        raise TraceError(f"meta is {shown(meta)}; allowed is a JSON object.", file=file)
+    for name, value in _meta_values(meta or {}):
+        found.setdefault(name, partial(_given, value))
+    numbered = [match for match in map(_NUMBERED.fullmatch, found) if match]
+    if not found:
+        names = ", ".join(sorted(map(str, readers))[:10]) or "none"
+        raise TraceError(
+            f"no array is named like a part of a trace (names: {names}); allowed are hidden_states,"
+            " tokens, ..., or 0.hidden_states, 0.tokens, ... for several traces.",
+            file=file,
+        )
+    if not numbered:
+        return [NamedTrace(found)]
+    if len(numbered) < len(found):
+        plain = next(name for name in found if not _NUMBERED.fullmatch(name))
+        raise TraceError(
+            f"names with the number of a trace ({numbered[0][0]}) stand beside names without"
+            f" ({plain}); a file holds one trace without a number, or every trace with one.",
+            file=file,
+        )
+    traces: dict[int, NamedTrace] = {}
+    for match in numbered:
+        trace = traces.setdefault(int(match[1]), NamedTrace())
+        trace.values[match[2]] = found[match[0]]
+    return [traces[number] for number in sorted(traces)]
+
+
+def raw_traces(traces: Iterable[NamedTrace], file: str) -> Iterator[dict[str, Any]]:
+    """Yield the raw dict of each trace, read when it is reached.
+
+    Raises:
+        TraceError: A value cannot be read; the trace is named.
+    """
+    for position, trace in enumerate(traces):
+        try:
+            raw = trace.raw()
+        except MemoryError as error:
+            raise TraceError(
+                "the trace asks for more memory than this machine has.",
+                file=file,
+                position=position,
+            ) from error
+        except (ValueError, OSError, EOFError) as error:
+            said = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
+            raise TraceError(f"{said}.", file=file, position=position) from error
+        yield raw
+
+
+def parse_json(text: str | bytes, name: str) -> Any:
+    """Return what a JSON text holds.
+
+    Raises:
+        ValueError: It is no JSON in UTF-8; ``name`` says which.
+    """
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{name} is not JSON ({str(error).splitlines()[0]})") from error
+
+
+def as_value(array: NDArray[Any]) -> Any:
+    """Return texts of an array as ``str`` or lists of them, other arrays as they are.
+
+    Raises:
+        ValueError: Bytes are not UTF-8.
+    """
+    if array.dtype.kind == "S":
+        array = np.char.decode(array, "utf-8")
+    return array.tolist() if array.dtype.kind == "U" else array
+
+
+def named_values(
+    raw: Mapping[str, Any], number: int | None
+) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """Return a raw trace's arrays by name, and what goes into ``meta``.
+
+    Args:
+        raw: A raw dict; tensors become arrays, lists of integers too.
+        number: Of the trace in a file of several, else None.
+
+    Raises:
+        TypeError: A value is neither an array nor what JSON can hold.
+    """
+    start = "" if number is None else f"{number}."
+    arrays: dict[str, NDArray[Any]] = {}
+    meta: dict[str, Any] = {}
+    for key, value in raw.items():
+        for name, part in _parts(key, value):
+            plain = _array_of(name, part)
+            if plain is None:
+                meta[name] = _json_value(name, part)
+            else:
+                arrays[start + name] = plain
+    return arrays, meta
+
+
+def meta_bytes(metas: list[dict[str, Any]]) -> bytes:
+    """Return the JSON object of a file's traces: one, or several by their number."""
+    content = metas[0] if len(metas) == 1 else dict(zip(map(str, range(len(metas))), metas))  # noqa: B905
+    return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _given(value: Any) -> Any:
+    return value
+
+
+def _known(name: str) -> bool:
+    match = _NUMBERED.fullmatch(name)
+    return (match[2] if match else name).partition(".")[0] in KEYS
+
+
+def _meta_values(meta: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for key, value in meta.items():
+        if key.isdecimal() and isinstance(value, Mapping):
+            for inner, part in value.items():
+                if _known(inner):
+                    yield f"{key}.{inner}", part
+        elif _known(key):
+            yield key, value
+
+
+def _parts(key: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the named parts of one key's value."""
+    if key == REDUCED and isinstance(value, Mapping):
+        for name, part in value.items():
+            yield f"{key}.{name}", part
+    elif key in LAYERED and isinstance(value, list | tuple):
+        for layer, part in enumerate(value):
+            yield f"{key}.{layer}", part
+    elif value is not None:
+        yield key, value
+
+
+def _array_of(name: str, value: Any) -> NDArray[Any] | None:
+    """Return what is stored as an array; None for what goes into ``meta``."""
+    if is_tensor(value):
+        value = tensor_to_numpy(value)
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf" and value.ndim:
+        return np.ascontiguousarray(value, dtype=value.dtype.newbyteorder("<"))
+    if name == "tokens" and isinstance(value, list | tuple) and value:
+        tokens = np.asarray(value)
+        return tokens.astype("<i8") if tokens.dtype.kind in "iu" else None
+    return None
+
+
+def _json_value(name: str, value: Any) -> Any:
+    if is_tensor(value):
+        value = tensor_to_numpy(value)
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name} cannot be written ({error}); save arrays, texts or numbers") from (
+            error
+        )
+    return value

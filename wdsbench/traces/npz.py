@@ -1,0 +1,230 @@
+"""``.npz`` files of traces, one trace in memory at a time; ``pickle`` is never used.
+
+``numpy.savez`` and ``savez_compressed`` write them: a zip archive of ``NAME.npy`` members. Texts
+are unicode arrays, or stand in a member ``meta.json``. Checksums are checked, and deflated members
+inflated, by isal, which does both several times faster than zlib.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+import warnings
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, Final, cast
+
+import numpy as np
+from isal import isal_zlib
+from numpy.typing import NDArray
+
+from wdsbench.errors import TraceError
+from wdsbench.files import atomic_file
+from wdsbench.traces.named import (
+    META,
+    Reader,
+    as_value,
+    group_names,
+    meta_bytes,
+    named_values,
+    parse_json,
+    raw_traces,
+)
+
+_META_MEMBER: Final = f"{META}.json"
+_SUFFIX: Final = ".npy"
+#: PKZIP APPNOTE 4.3.7: a member's own header: 26 bytes, then the lengths of its name and extra.
+_LOCAL_HEADER: Final = struct.Struct("<26xHH")
+_ENCRYPTED: Final = 0x1
+#: The earliest a zip archive can name: no time shows in what is written.
+_NO_TIME: Final = (1980, 1, 1, 0, 0, 0)
+_CHUNK_BYTES: Final = 1 << 20
+# The library's stub calls the class an instance.
+_INFLATE_ERROR: Final = cast(type[Exception], isal_zlib.error)
+_META_LIMIT_BYTES: Final = 1 << 30
+
+
+def read_npz(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the raw dict of each trace (module ``named``), read when it is reached.
+
+    Raises:
+        TraceError: The file is cut short or damaged, or holds no trace, or an array of objects.
+    """
+    try:
+        with path.open("rb") as file:
+            try:
+                with zipfile.ZipFile(file) as archive:
+                    members = {info.filename: info for info in archive.infolist()}
+                    meta = None
+                    if _META_MEMBER in members:
+                        data = _Member(file, members[_META_MEMBER])
+                        meta = parse_json(data.rest(_META_LIMIT_BYTES), _META_MEMBER)
+            except (zipfile.BadZipFile, ValueError, EOFError) as error:
+                raise TraceError(
+                    f"not a readable .npz file ({error}); the file is cut short or damaged, write"
+                    " or copy it again.",
+                    file=str(path),
+                ) from error
+            readers = {
+                name.removesuffix(_SUFFIX): _array_reader(file, info)
+                for name, info in members.items()
+                if name.endswith(_SUFFIX)
+            }
+            yield from raw_traces(group_names(readers, meta, str(path)), str(path))
+    except OSError as error:
+        raise TraceError(f"cannot be read: {error.strerror or error}.", file=str(path)) from error
+
+
+def write_npz(
+    path: Path, traces: Sequence[Mapping[str, Any]] | Iterable[Mapping[str, Any]]
+) -> None:
+    """Write raw traces, uncompressed; the same bytes for the same values.
+
+    Args:
+        path: Of the file.
+        traces: A sequence; or an iterable, of which one trace is held at a time, and which is
+            always written as a file of several.
+    """
+    single = isinstance(traces, Sequence) and len(traces) == 1
+    metas = []
+    with atomic_file(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        for number, raw in enumerate(traces):
+            arrays, meta = named_values(raw, None if single else number)
+            metas.append(meta)
+            for name, array in arrays.items():
+                info = zipfile.ZipInfo(name + _SUFFIX, _NO_TIME)
+                info.file_size = array.nbytes  # beyond 2 GiB the header must be a longer one
+                with archive.open(info, "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, array, allow_pickle=False)
+        text = meta_bytes(metas) if single else meta_bytes_of_several(metas)
+        archive.writestr(zipfile.ZipInfo(_META_MEMBER, _NO_TIME), text)
+
+
+def meta_bytes_of_several(metas: list[dict[str, Any]]) -> bytes:
+    """Return ``meta`` by the traces' numbers, also of one alone."""
+    return meta_bytes([{str(number): meta for number, meta in enumerate(metas)}])
+
+
+class _Member:
+    """The content of one member, read front to back, its checksum checked at the end."""
+
+    def __init__(self, file: IO[bytes], info: zipfile.ZipInfo) -> None:
+        if info.flag_bits & _ENCRYPTED:
+            raise ValueError(f"member {info.filename} is encrypted; save it without a password")
+        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise ValueError(
+                f"member {info.filename} is compressed by method {info.compress_type}; allowed are"
+                " none and deflate, as numpy.savez and savez_compressed write"
+            )
+        file.seek(info.header_offset)
+        header = file.read(_LOCAL_HEADER.size)
+        if len(header) < _LOCAL_HEADER.size:
+            raise EOFError(f"member {info.filename}: the file is cut short")
+        name, extra = _LOCAL_HEADER.unpack(header)
+        self._name = info.filename
+        self._file = file
+        self._place = info.header_offset + _LOCAL_HEADER.size + name + extra
+        self._packed = info.compress_size
+        self._left = info.file_size
+        self._crc, self._wanted_crc = 0, info.CRC
+        deflated = info.compress_type == zipfile.ZIP_DEFLATED
+        self._inflate = isal_zlib.decompressobj(wbits=-15) if deflated else None
+
+    def read(self, size: int = -1) -> bytes:
+        """Return the next bytes; as many as are asked for and left."""
+        if size < 0 or size > self._left:
+            size = self._left
+        data = bytearray(size)
+        self.readinto(memoryview(data))
+        return bytes(data)
+
+    def rest(self, limit: int) -> bytes:
+        """Return all that is left, at most ``limit``."""
+        if self._left > limit:
+            raise ValueError(f"member {self._name} has {self._left} bytes; allowed are {limit}")
+        data = self.read()
+        self.close()
+        return data
+
+    @property
+    def left(self) -> int:
+        """Bytes that are not read yet."""
+        return self._left
+
+    def readinto(self, view: memoryview) -> None:
+        """Fill ``view``."""
+        done = 0
+        while done < len(view):
+            if self._inflate is None:
+                self._file.seek(self._place)
+                count = self._file.readinto(view[done:])  # type: ignore[attr-defined]
+                self._place += count
+            else:
+                chunk = self._more(len(view) - done)
+                count = len(chunk)
+                view[done : done + count] = chunk
+            if not count:
+                raise EOFError(f"member {self._name}: the file is cut short or damaged")
+            self._crc = isal_zlib.crc32(view[done : done + count], self._crc)
+            done += count
+        self._left -= done
+
+    def close(self) -> None:
+        """Compare the checksum; what is not read yet must be nothing."""
+        if self._left or self._crc != self._wanted_crc:
+            raise ValueError(f"member {self._name}: its checksum is wrong; the file is damaged")
+
+    def _more(self, limit: int) -> bytes:
+        assert self._inflate is not None
+        while True:
+            data = self._inflate.unconsumed_tail
+            if not data and self._packed:
+                self._file.seek(self._place)
+                data = self._file.read(min(_CHUNK_BYTES, self._packed))
+                self._place += len(data)
+                self._packed -= len(data)
+            try:
+                found: bytes = self._inflate.decompress(data, min(limit, _CHUNK_BYTES))
+            except _INFLATE_ERROR as error:
+                raise ValueError(f"member {self._name}: cannot be inflated ({error})") from error
+            if found or not data:
+                return found
+
+
+def _array_reader(file: IO[bytes], info: zipfile.ZipInfo) -> Reader:
+    def read() -> Any:
+        member = _Member(file, info)
+        array = _read_array(member, info.filename)
+        member.close()
+        return as_value(array)
+
+    return read
+
+
+def _read_array(member: _Member, name: str) -> NDArray[Any]:
+    try:
+        version = np.lib.format.read_magic(member)
+        reader = (
+            np.lib.format.read_array_header_1_0
+            if version == (1, 0)
+            else np.lib.format.read_array_header_2_0
+        )
+        if version not in ((1, 0), (2, 0)):
+            raise ValueError(f"npy version {version}")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # headers written by Python 2
+            shape, fortran, dtype = reader(member)
+    except (ValueError, TypeError, SyntaxError) as error:
+        raise ValueError(f"member {name} is no npy file ({error})") from error
+    if dtype.kind not in "biufUS":
+        raise ValueError(
+            f"member {name} has dtype {dtype}; allowed are numbers and texts, no objects: save"
+            " lists of arrays of one shape as one array"
+        )
+    size = math.prod(shape) * dtype.itemsize
+    if size != member.left:
+        raise ValueError(f"member {name}: {member.left} bytes for {dtype} of shape {shape}")
+    flat = np.empty(math.prod(shape), dtype)
+    member.readinto(flat.view(np.uint8).data)
+    return flat.reshape(shape[::-1]).T if fortran else flat.reshape(shape)

@@ -1,0 +1,179 @@
+"""``.safetensors`` files of traces, read and written without the library: the format is a length, a
+JSON header and bytes, and the reader here needs no torch, knows bfloat16, and reads one trace at a
+time.
+
+Source: https://github.com/huggingface/safetensors, section "Format": u64 little endian N; N bytes
+JSON, ``{name: {"dtype", "shape", "data_offsets": [begin, end]}, "__metadata__": {text: text}}``;
+the data, offsets counted from its start.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wdsbench.errors import TraceError
+from wdsbench.files import atomic_file
+from wdsbench.traces.named import (
+    META,
+    TEXTS,
+    Reader,
+    group_names,
+    meta_bytes,
+    named_values,
+    parse_json,
+    raw_traces,
+)
+
+#: As the library's own limit.
+_HEADER_LIMIT_BYTES: Final = 100_000_000
+_LENGTH: Final = struct.Struct("<Q")
+_METADATA: Final = "__metadata__"
+_DTYPES: Final = {
+    "BOOL": "|b1",
+    "U8": "|u1",
+    "I8": "|i1",
+    "U16": "<u2",
+    "I16": "<i2",
+    "F16": "<f2",
+    "BF16": "<u2",
+    "U32": "<u4",
+    "I32": "<i4",
+    "F32": "<f4",
+    "U64": "<u8",
+    "I64": "<i8",
+    "F64": "<f8",
+}
+_NAMES: Final = {np.dtype(code): name for name, code in _DTYPES.items() if name != "BF16"}
+#: Where data starts in the file: arrays that are read by a map want to be aligned.
+_ALIGN_BYTES: Final = 64
+
+
+def read_safetensors(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the raw dict of each trace (module ``named``), read when it is reached.
+
+    ``__metadata__`` may hold ``meta``, a JSON object, and single values under their names: text as
+    it stands, anything else as JSON.
+
+    Raises:
+        TraceError: The file is cut short or damaged, or holds no trace.
+    """
+    try:
+        with path.open("rb") as file:
+            try:
+                readers, meta = _open(file)
+            except ValueError as error:
+                raise TraceError(
+                    f"not a readable .safetensors file: {error}; write or copy it again.",
+                    file=str(path),
+                ) from error
+            yield from raw_traces(group_names(readers, meta, str(path)), str(path))
+    except OSError as error:
+        raise TraceError(f"cannot be read: {error.strerror or error}.", file=str(path)) from error
+
+
+def write_safetensors(path: Path, traces: Sequence[Mapping[str, Any]]) -> None:
+    """Write raw traces; the same bytes for the same values."""
+    arrays: dict[str, NDArray[Any]] = {}
+    metas = []
+    for number, raw in enumerate(traces):
+        more, meta = named_values(raw, None if len(traces) == 1 else number)
+        arrays.update(more)
+        metas.append(meta)
+    # Widest first, so that every array is aligned to its own width.
+    names = sorted(arrays, key=lambda name: -arrays[name].dtype.itemsize)
+    header: dict[str, Any] = {_METADATA: {META: meta_bytes(metas).decode("ascii")}}
+    offset = 0
+    for name in names:
+        array = arrays[name]
+        header[name] = {
+            "dtype": _NAMES[array.dtype],
+            "shape": list(array.shape),
+            "data_offsets": [offset, offset + array.nbytes],
+        }
+        offset += array.nbytes
+    text = json.dumps(header, separators=(",", ":")).encode("ascii")
+    text += b" " * (-(_LENGTH.size + len(text)) % _ALIGN_BYTES)
+    with atomic_file(path) as file:
+        file.write(_LENGTH.pack(len(text)))
+        file.write(text)
+        for name in names:
+            file.write(arrays[name].reshape(-1).view(np.uint8).data)
+
+
+def _open(file: BinaryIO) -> tuple[dict[str, Reader], object]:
+    """Return readers of all tensors, and ``meta``.
+
+    Raises:
+        ValueError: The header is no header, or a tensor does not lie in the file.
+    """
+    size = os.fstat(file.fileno()).st_size
+    start = file.read(_LENGTH.size)
+    if len(start) < _LENGTH.size:
+        raise ValueError(f"{size} bytes; a header needs more")
+    (length,) = _LENGTH.unpack(start)
+    if length > min(_HEADER_LIMIT_BYTES, size - _LENGTH.size):
+        raise ValueError(f"a header of {length} bytes in a file of {size}")
+    header = parse_json(file.read(length), "the header")
+    if not isinstance(header, dict):
+        raise ValueError("the header is no JSON object")
+    metadata = header.pop(_METADATA, None) or {}
+    if not isinstance(metadata, dict):
+        raise ValueError(f"{_METADATA} is no JSON object")
+    first = _LENGTH.size + length
+    readers: dict[str, Reader] = {}
+    meta: object = None
+    for name, text in metadata.items():
+        if not isinstance(text, str):
+            raise ValueError(f"{_METADATA}, {name}: is no text")
+        if name == META:
+            meta = parse_json(text, f"{_METADATA}, {META},")
+        else:
+            readers[name] = _metadata_reader(name, text)
+    for name, entry in header.items():
+        readers[name] = _tensor_reader(file, name, entry, first, size)
+    return readers, meta
+
+
+def _metadata_reader(name: str, text: str) -> Reader:
+    plain = name.partition(".")[2] if name.partition(".")[0].isdecimal() else name
+    return lambda: text if plain in TEXTS else parse_json(text, f"{_METADATA}, {name},")
+
+
+def _tensor_reader(file: BinaryIO, name: str, entry: Any, first: int, size: int) -> Reader:
+    try:
+        code, shape = entry["dtype"], [int(axis) for axis in entry["shape"]]
+        begin, end = (int(place) for place in entry["data_offsets"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"tensor {name}: needs dtype, shape and data_offsets") from error
+    if min(shape, default=0) < 0 or not 0 <= begin <= end <= size - first:
+        raise ValueError(
+            f"tensor {name}: bytes {begin} to {end} of shape {shape} in {size - first} of data"
+        )
+
+    def read() -> NDArray[Any]:
+        if code not in _DTYPES:
+            raise ValueError(f"tensor {name} has dtype {code}; allowed are {', '.join(_DTYPES)}")
+        dtype = np.dtype(_DTYPES[code])
+        if math.prod(shape) * dtype.itemsize != end - begin:
+            raise ValueError(
+                f"tensor {name}: {end - begin} bytes for {code} of shape {shape}; the file is"
+                " damaged"
+            )
+        array = np.empty(shape, dtype)
+        file.seek(first + begin)
+        if file.readinto(array.reshape(-1).view(np.uint8)) != array.nbytes:  # type: ignore[attr-defined]
+            raise ValueError(f"tensor {name}: the file is cut short")
+        if code == "BF16":  # the upper half of a float32
+            return (array.astype(np.uint32) << 16).view(np.float32)
+        return array
+
+    return read
