@@ -160,10 +160,13 @@ def trial(
 
 
 def read_until_done(loader: TraceLoader, packed: Packed, thread: threading.Thread) -> None:
-    """Read epochs while ``thread`` does its harm, and one after it."""
+    """Read epochs while ``thread`` does its harm, and two after it: most of the first may have been
+    read by workers before the harm was done.
+    """
     while thread.is_alive():
         read_all(loader, packed)
-    read_all(loader, packed)
+    for _ in range(2):
+        read_all(loader, packed)
 
 
 def error_of(work: Callable[[], None]) -> ShardError | None:
