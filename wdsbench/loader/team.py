@@ -195,7 +195,12 @@ class WorkerTeam:
             daemon=True,
             name=f"wdsbench-worker-{task.consumer.worker}",
         )
-        process.start()
+        # Blocked until the worker ignores them: before that it would act as this process does.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, ignored)
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
         return _Member(process, ours, slabs)
 

@@ -123,6 +123,7 @@ def work(
     """
     for number in ignored:
         signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ignored)  # blocked while this process was started
     for connection in foreign:
         connection.close()
     with suppress(_ParentGoneError):  # there is nobody to tell
