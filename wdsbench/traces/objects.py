@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from wdsbench.traces import read
 from wdsbench.traces.files import kind_of
+from wdsbench.traces.read import NAMED_READERS, contents_of, named_traces, raw_dicts
 from wdsbench.traces.tensors import is_sequences
 
 
@@ -20,15 +20,15 @@ def raw_objects(path: Path) -> Iterator[list[Any] | Mapping[str, Any]]:
     Raises:
         TraceError: The file cannot be read, or holds something else.
     """
-    read_named = read._NAMED.get(kind_of(path) or "")
+    read_named = NAMED_READERS.get(kind_of(path) or "")
     if read_named is not None:
-        for raw in read._read_named(read_named, path):
+        for raw in named_traces(read_named, path):
             yield [raw]
         return
-    for content in read._contents(path):
+    for content in contents_of(path):
         if isinstance(content, Mapping) and is_sequences(content):
             yield content
         else:
-            raws = read._raw_dicts(content, str(path))
+            raws = raw_dicts(content, str(path))
             del content
             yield raws

@@ -24,7 +24,7 @@ from wdsbench.traces.unpickle import load_pickle
 # the first of this number (torch.serialization.MAGIC_NUMBER) in protocol 2, torch.save's default.
 _TORCH_MAGICS: Final = (b"PK\x03\x04", pickle.dumps(0x1950A86A20F9469CFC6C, 2))
 
-_NAMED: Final = {"safetensors": read_safetensors, "npz": read_npz, "hdf5": read_hdf5}
+NAMED_READERS: Final = {"safetensors": read_safetensors, "npz": read_npz, "hdf5": read_hdf5}
 
 
 def read_traces(path: Path) -> Iterator[Trace]:
@@ -41,18 +41,18 @@ def read_traces(path: Path) -> Iterator[Trace]:
     """
     file = str(path)
     position = 0
-    read_named = _NAMED.get(kind_of(path) or "")
+    read_named = NAMED_READERS.get(kind_of(path) or "")
     if read_named is not None:
-        for position, raw in enumerate(_read_named(read_named, path)):
+        for position, raw in enumerate(named_traces(read_named, path)):
             yield check_trace(raw, file, position)
         return
-    for content in _contents(path):
+    for content in contents_of(path):
         if is_sequences(content):
             for trace in sequence_traces(_mapping(content), file):
                 yield trace
                 position += 1
             continue
-        raws = _raw_dicts(content, file)
+        raws = raw_dicts(content, file)
         del content  # the list below is now the only owner
         for index in range(len(raws)):
             raw, raws[index] = raws[index], None
@@ -62,14 +62,15 @@ def read_traces(path: Path) -> Iterator[Trace]:
         raise TraceError("the file holds no traces; leave it out.", file=file)
 
 
-def _read_named(
+def named_traces(
     read_named: Callable[[Path], Iterator[dict[str, Any]]], path: Path
 ) -> Iterator[dict[str, Any]]:
+    """Yield the raw traces of a file of named arrays, unchecked."""
     open_raw(path).close()  # its errors are those of other files
     yield from read_named(path)
 
 
-def _contents(path: Path) -> Iterator[object]:
+def contents_of(path: Path) -> Iterator[object]:
     """Yield each object in the file; the caller's reference is the only one."""
     with open_raw(path) as stream:
         start = _peek(stream, max(map(len, _TORCH_MAGICS)), str(path))
@@ -102,7 +103,7 @@ def _peek(stream: Any, size: int, file: str) -> bytes:
         ) from error
 
 
-def _raw_dicts(content: object, file: str) -> list[Any]:
+def raw_dicts(content: object, file: str) -> list[Any]:
     """Return a new list of the raw dicts in ``content``."""
     if isinstance(content, Mapping):
         if isinstance(content.get("traces"), list | tuple):
