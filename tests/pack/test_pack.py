@@ -252,7 +252,7 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("wdsbench.shards.writer.os.fsync", full)
+    monkeypatch.setattr("os.fsync", full)
     with pytest.raises(PackError, match="No space left on device"):
         pack([str(tmp_path / "t.pkl")], tmp_path / "out", scores=scores)
     assert not (tmp_path / "out").exists()
@@ -278,7 +278,8 @@ def killed_run(folder: Path, *, at_end: bool = False) -> None:
     code = f"""
 import os
 from pathlib import Path
-from wdsbench.shards.writer import DatasetWriter, SampleRow
+from wdsbench.shards.rows import SampleRow
+from wdsbench.shards.writer import DatasetWriter
 writer = DatasetWriter(Path({str(folder)!r}), shard_mb=1e-6)
 row = SampleRow("k", "q", 0, 1, 1, -1, 1.0, 1.0)
 for split in ("train", "val"):
@@ -286,7 +287,7 @@ for split in ("train", "val"):
 if {at_end}:
     writer._claim.release = lambda: os._exit(9)
     writer.finish(fields={{}}, layers=[], provenance={{}})
-writer._flushed(0)
+writer._flusher.wait()
 writer._start("test")
 os._exit(9)
 """

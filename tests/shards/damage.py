@@ -13,7 +13,8 @@ import numpy as np
 from wdsbench.records import SPLITS
 from wdsbench.shards.index import DatasetIndex
 from wdsbench.shards.members import MEMBERS
-from wdsbench.shards.writer import DatasetWriter, SampleRow
+from wdsbench.shards.rows import SampleRow
+from wdsbench.shards.writer import DatasetWriter
 
 BLOCK = 512
 

@@ -15,7 +15,8 @@ from wdsbench.shards.hygiene import check_split_hygiene
 from wdsbench.shards.index import DatasetIndex
 from wdsbench.shards.names import splits_of_files
 from wdsbench.shards.open import open_index
-from wdsbench.shards.writer import DatasetWriter, SampleRow
+from wdsbench.shards.rows import SampleRow
+from wdsbench.shards.writer import DatasetWriter
 
 
 def by_hand(folder: Path, *samples: tuple[str, str, int]) -> DatasetIndex:

@@ -14,8 +14,9 @@ from wdsbench.progress import Progress, no_progress
 from wdsbench.shards.index import INDEX_NAME, FieldEntry
 from wdsbench.shards.members import HIDDEN, META, npy_pieces
 from wdsbench.shards.names import make_key
+from wdsbench.shards.rows import SampleRow
 from wdsbench.shards.tar import Pieces
-from wdsbench.shards.writer import MEGABYTE, DatasetWriter, SampleRow
+from wdsbench.shards.writer import MEGABYTE, DatasetWriter
 
 RAW_NAME = "states.f16"
 SHARDS_NAME = "shards"

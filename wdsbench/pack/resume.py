@@ -12,7 +12,8 @@ from wdsbench.pack.options import PackOptions
 from wdsbench.pack.samples import SamplePacker
 from wdsbench.pack.tally import Tally
 from wdsbench.shards.index import LabelsEntry
-from wdsbench.shards.writer import DatasetWriter, SampleRow
+from wdsbench.shards.rows import SampleRow
+from wdsbench.shards.writer import DatasetWriter
 
 
 def run_of(options: PackOptions, files: list[Path], labels: LabelsEntry) -> dict[str, Any]:

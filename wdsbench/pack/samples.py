@@ -20,7 +20,8 @@ from wdsbench.records import SPLITS, Trace
 from wdsbench.shards.index import FieldEntry
 from wdsbench.shards.members import HIDDEN, META, meta_member
 from wdsbench.shards.names import make_key
-from wdsbench.shards.writer import DatasetWriter, SampleRow
+from wdsbench.shards.rows import SampleRow
+from wdsbench.shards.writer import DatasetWriter
 from wdsbench.traces.check import UnpackedTrace
 
 __all__ = ["LayerTotals", "SamplePacker", "fields_of"]

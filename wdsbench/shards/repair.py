@@ -20,10 +20,11 @@ from wdsbench.progress import Progress, no_progress
 from wdsbench.records import SPLITS
 from wdsbench.shards.contents import LayersSeen
 from wdsbench.shards.index import DatasetIndex, FieldEntry, IndexFile, LayerEntry
+from wdsbench.shards.rows import SampleRow
 from wdsbench.shards.shard_check import CheckedSample, ShardCheck
 from wdsbench.shards.table_check import MEMBER_OF_FIELD, shape_problems
 from wdsbench.shards.tar import END_BYTES
-from wdsbench.shards.writer import MEGABYTE, DatasetWriter, SampleRow
+from wdsbench.shards.writer import MEGABYTE, DatasetWriter
 
 LOST_NAME: Final = "lost.csv"
 _COLUMNS: Final = ("key", "question_id", "trace", "split", "shard", "label", "score", "reason")

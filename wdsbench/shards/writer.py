@@ -10,23 +10,16 @@ from __future__ import annotations
 
 import json
 import math
-import os
-from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import astuple, dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
-
-import numpy as np
-import xxhash
-from numpy.typing import NDArray
+from typing import Any
 
 from wdsbench.errors import PackError
-from wdsbench.files import atomic_file, sync_folder, temp_path
+from wdsbench.files import atomic_file, sync_folder
 from wdsbench.records import SPLITS
 from wdsbench.shards.append import joined_columns
 from wdsbench.shards.claim import FolderClaim
+from wdsbench.shards.flush import Flusher
 from wdsbench.shards.index import (
     INDEX_NAME,
     DatasetIndex,
@@ -34,71 +27,26 @@ from wdsbench.shards.index import (
     IndexFile,
     LabelsEntry,
     LayerEntry,
-    ShardEntry,
-    as_split,
     split_entries,
     superseded_tables,
 )
 from wdsbench.shards.journal import JOURNAL_NAME, Journal, read_journal
-from wdsbench.shards.members import MEMBERS
-from wdsbench.shards.names import KEY_CHARACTERS, question_bytes
+from wdsbench.shards.rows import SampleRow, columns_of
+from wdsbench.shards.shard import (
+    ClosedShard,
+    FinishedShard,
+    OpenShard,
+    from_record,
+    is_whole,
+    shard_name,
+)
 from wdsbench.shards.table import write_table
-from wdsbench.shards.tar import Pieces, Placement, TarWriter
+from wdsbench.shards.tar import Pieces
 
 MEGABYTE = 1_000_000
 
-#: What is hashed, written and hashed again at a time: stays in a core's L2 cache.
-_CHUNK_BYTES = 256 * 1024
-#: Closed shards whose bytes may not be on the disk yet while the next are made.
-_FLUSHING = 3
 #: Of a value in an error; lists of files are long.
 _SHOWN_CHARACTERS = 200
-
-
-@dataclass(frozen=True)
-class SampleRow:
-    """What the table keeps of one sample, members apart."""
-
-    key: str
-    question_id: str
-    trace: int
-    tokens: int
-    state_tokens: int
-    prompt_length: int
-    label: float
-    score: float
-
-
-@dataclass
-class _OpenShard:
-    path: Path
-    file: BinaryIO
-    tar: TarWriter
-    rows: list[tuple[SampleRow, dict[str, Placement]]] = field(default_factory=list)
-    notes: list[Any] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class _ClosedShard:
-    entry: ShardEntry
-    rows: list[tuple[SampleRow, dict[str, Placement]]]
-
-
-@dataclass(frozen=True)
-class FinishedShard:
-    """A shard that an earlier, killed run finished.
-
-    Attributes:
-        split: Its split.
-        rows: The samples' rows, in order.
-        notes: What ``add`` was given to be remembered of each.
-        summary: What ``summary`` said when it was closed.
-    """
-
-    split: str
-    rows: list[SampleRow]
-    notes: list[Any]
-    summary: Any
 
 
 class DatasetWriter:
@@ -193,11 +141,10 @@ class DatasetWriter:
         self._summary = summary
         self._journal: Journal | None = None
         self._resume = False
-        self._open: dict[str, _OpenShard] = {}
+        self._open: dict[str, OpenShard] = {}
         self._first = dict.fromkeys(SPLITS, 0)
-        self._closed: dict[str, list[_ClosedShard]] = {split: [] for split in SPLITS}
-        self._flusher: ThreadPoolExecutor | None = None
-        self._flushing: deque[Future[None]] = deque()
+        self._closed: dict[str, list[ClosedShard]] = {split: [] for split in SPLITS}
+        self._flusher = Flusher()
 
     def add(
         self, split: str, row: SampleRow, members: Mapping[str, Pieces], note: Any = None
@@ -215,15 +162,11 @@ class DatasetWriter:
         """
         try:
             shard = self._open.get(split) or self._start(split)
-            placements = {
-                name: shard.tar.add(f"{row.key}.{name}", _chunks(members[name]))
-                for name in MEMBERS
-                if name in members
-            }
-            shard.rows.append((row, placements))
-            shard.notes.append(note)
-            if shard.tar.size_bytes >= self._shard_bytes:
+            shard.add(row, members, note)
+            if shard.size_bytes >= self._shard_bytes:
                 self._close(split)
+            else:
+                self._flusher.part(shard.file, shard.size_bytes)
         except OSError as error:
             raise self._cannot_write(error) from error
 
@@ -267,9 +210,9 @@ class DatasetWriter:
         try:
             for split in list(self._open):
                 self._close(split)
-            self._flushed(0)
+            self._flusher.wait()
             shards = [shard for split in SPLITS for shard in self._closed[split]]
-            columns = _columns(shards)
+            columns = columns_of([(shard.entry.split, shard.rows) for shard in shards])
             entries = [shard.entry for shard in shards]
             if self.base is not None:
                 entries, columns = joined_columns(self.base, entries, columns)
@@ -314,15 +257,10 @@ class DatasetWriter:
 
     def _let_go(self) -> None:
         """Close every file; wait for those that are being flushed."""
+        self._flusher.close()  # before the files: it may be at one of them
         for shard in self._open.values():
             shard.file.close()
         self._open.clear()
-        if self._flusher is not None:
-            self._flusher.shutdown()
-            self._flusher = None
-        for future in self._flushing:
-            future.exception()  # what went wrong was raised before, or does not matter any more
-        self._flushing.clear()
         if self._journal is not None:
             self._journal.close()
             self._journal = None
@@ -378,55 +316,35 @@ class DatasetWriter:
         names = set()
         for split in SPLITS:
             while True:
-                name = _shard_name(split, len(self._closed[split]))
-                if name not in records or not _is_whole(self.folder / name, records[name]["shard"]):
+                name = shard_name(split, len(self._closed[split]))
+                if name not in records or not is_whole(self.folder / name, records[name]["shard"]):
                     break
-                shard, finished = _from_journal(records[name])
+                shard, finished = from_record(records[name])
                 self._closed[split].append(shard)
                 self.finished.append(finished)
                 names.add(name)
         return names
 
-    def _start(self, split: str) -> _OpenShard:
+    def _start(self, split: str) -> OpenShard:
         number = self._first[split] + len(self._closed[split])
-        path = self._claim.new_file(_shard_name(split, number))
-        # Closed, flushed and renamed in _close; abort() closes it too.
-        file = temp_path(path).open("wb")
-        self._open[split] = _OpenShard(path, file, TarWriter(file))
+        path = self._claim.new_file(shard_name(split, number))
+        self._open[split] = OpenShard(path, split)
         return self._open[split]
 
     def _close(self, split: str) -> None:
         shard = self._open[split]
-        digest = shard.tar.finish()
-        shard.file.flush()
+        closed = shard.close()
         del self._open[split]
-        entry = ShardEntry(
-            url=shard.path.name,
-            nsamples=len(shard.rows),
-            filesize=shard.tar.size_bytes,
-            xxh3=f"{digest:016x}",
-            split=as_split(split),
-        )
-        self._closed[split].append(_ClosedShard(entry, shard.rows))
+        self._closed[split].append(closed)
         record = None
         if self._journal is not None:
-            record = _to_journal(entry, shard, self._summary(split))
-        # The disk is waited for beside the next shard's making.
-        self._flusher = self._flusher or ThreadPoolExecutor(1, "wdsbench-flush")
-        self._flushing.append(self._flusher.submit(self._flush, shard, record))
-        self._flushed(_FLUSHING)
+            record = shard.record(closed.entry, self._summary(split))
 
-    def _flush(self, shard: _OpenShard, record: dict[str, Any] | None) -> None:
-        with shard.file:
-            os.fsync(shard.file.fileno())
-        temp_path(shard.path).replace(shard.path)
-        if record is not None and self._journal is not None:
-            self._journal.append(record)
+        def note() -> None:
+            if record is not None and self._journal is not None:
+                self._journal.append(record)
 
-    def _flushed(self, waiting: int) -> None:
-        """Wait until at most ``waiting`` shards are not on the disk; raise what went wrong."""
-        while self._flushing and (len(self._flushing) > waiting or self._flushing[0].done()):
-            self._flushing.popleft().result()
+        self._flusher.whole(shard.file, shard.path, note)
 
 
 class _OtherRunError(Exception):
@@ -436,103 +354,3 @@ class _OtherRunError(Exception):
 def _short(value: Any) -> str:
     text = json.dumps(value)
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
-
-
-def _shard_name(split: str, number: int) -> str:
-    return f"{split}-{number:06d}.tar"
-
-
-def _chunks(pieces: Pieces) -> Pieces:
-    """Return pieces small enough that hashing and writing find them in a core's cache."""
-    chunks: list[bytes | NDArray[np.uint8]] = []
-    for piece in pieces:
-        if len(piece) <= _CHUNK_BYTES:
-            chunks.append(piece)
-        else:
-            view = np.frombuffer(piece, np.uint8)
-            chunks += [
-                view[first : first + _CHUNK_BYTES] for first in range(0, view.size, _CHUNK_BYTES)
-            ]
-    return chunks
-
-
-def _to_journal(entry: ShardEntry, shard: _OpenShard, summary: Any) -> dict[str, Any]:
-    members = {}
-    for member in MEMBERS:
-        places = [
-            [row, place.offset_bytes, place.size_bytes, place.xxh3]
-            for row, (_, placements) in enumerate(shard.rows)
-            if (place := placements.get(member)) is not None
-        ]
-        if places:
-            members[member] = places
-    return {
-        "shard": entry.model_dump(),
-        "rows": [
-            [*astuple(row), note] for (row, _), note in zip(shard.rows, shard.notes, strict=True)
-        ],
-        "members": members,
-        "summary": summary,
-    }
-
-
-def _from_journal(record: dict[str, Any]) -> tuple[_ClosedShard, FinishedShard]:
-    entry = ShardEntry.model_validate(record["shard"])
-    rows = [SampleRow(*values[:-1]) for values in record["rows"]]
-    placements: list[dict[str, Placement]] = [{} for _ in rows]
-    for member, places in record["members"].items():
-        for row, *place in places:
-            placements[row][member] = Placement(*place)
-    notes = [values[-1] for values in record["rows"]]
-    shard = _ClosedShard(entry, list(zip(rows, placements, strict=True)))
-    return shard, FinishedShard(entry.split, rows, notes, record["summary"])
-
-
-def _is_whole(path: Path, entry: dict[str, Any]) -> bool:
-    """Return whether a file has the size and XXH3 of its entry."""
-    digest = xxhash.xxh3_64()
-    try:
-        with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size != entry["filesize"]:
-                return False
-            while chunk := file.read(_CHUNK_BYTES):
-                digest.update(chunk)
-    except OSError:
-        return False
-    return bool(digest.hexdigest() == entry["xxh3"])
-
-
-def _columns(shards: list[_ClosedShard]) -> dict[str, NDArray[Any]]:
-    rows = [row for shard in shards for row, _ in shard.rows]
-    placements = [places for shard in shards for _, places in shard.rows]
-    questions = [question_bytes(row.question_id) for row in rows]
-    columns: dict[str, NDArray[Any]] = {
-        "key": np.array([row.key.encode("ascii") for row in rows], f"S{KEY_CHARACTERS}"),
-        "shard": np.repeat(
-            np.arange(len(shards), dtype=np.uint32), [len(shard.rows) for shard in shards]
-        ),
-        "split": np.repeat(
-            np.array([SPLITS.index(shard.entry.split) for shard in shards], np.uint8),
-            [len(shard.rows) for shard in shards],
-        ),
-        "trace": np.array([row.trace for row in rows], np.uint32),
-        "tokens": np.array([row.tokens for row in rows], np.uint32),
-        "state_tokens": np.array([row.state_tokens for row in rows], np.uint32),
-        "prompt_length": np.array([row.prompt_length for row in rows], np.int32),
-        "label": np.array([row.label for row in rows], np.float32),
-        "score": np.array([row.score for row in rows], np.float32),
-        "question_offset": np.concatenate([[0], np.cumsum([len(q) for q in questions])]).astype(
-            np.uint64
-        ),
-        "question_bytes": np.frombuffer(b"".join(questions), np.uint8),
-    }
-    nowhere = Placement(0, 0, 0)
-    for member in MEMBERS:
-        if any(member in places for places in placements):
-            found = [places.get(member, nowhere) for places in placements]
-            columns[f"{member}.offset"] = np.array(
-                [place.offset_bytes for place in found], np.uint64
-            )
-            columns[f"{member}.size"] = np.array([place.size_bytes for place in found], np.uint64)
-            columns[f"{member}.xxh3"] = np.array([place.xxh3 for place in found], np.uint64)
-    return columns

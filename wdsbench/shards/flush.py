@@ -1,0 +1,106 @@
+"""Bytes to the disk while the next are made: one thread that waits for the disk.
+
+What is written reaches the page cache at once and the disk when the kernel thinks of it, or when
+somebody flushes. Flushing only whole shards would leave the disk idle first and everybody waiting
+for it at the end; so a file is flushed every 32 MB, in the background, and a whole one soon.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from wdsbench.files import temp_path
+
+_STEP_BYTES: Final = 32_000_000
+#: Whole files whose bytes may not be on the disk yet while the next are made.
+_WAITING_FILES: Final = 3
+
+
+class Flusher:
+    """Flushes files in the order given; its thread starts with the first."""
+
+    def __init__(self) -> None:
+        self._thread: ThreadPoolExecutor | None = None
+        self._files: deque[Future[None]] = deque()
+        self._part: Future[None] | None = None
+        self._asked: dict[int, int] = {}  # descriptor -> bytes when it was last flushed
+
+    def part(self, file: BinaryIO, size_bytes: int) -> None:
+        """Flush a growing file from time to time; never waits.
+
+        Args:
+            file: Stays open until it is given to ``whole``, or this is closed.
+            size_bytes: Its bytes so far.
+
+        Raises:
+            OSError: An earlier part could not be written.
+        """
+        descriptor = file.fileno()
+        if size_bytes - self._asked.get(descriptor, 0) < _STEP_BYTES:
+            return
+        if self._part is not None:
+            if not self._part.done():  # the disk is behind; asking again would not speed it up
+                return
+            self._part.result()
+        self._asked[descriptor] = size_bytes
+        self._part = self._submit(lambda: os.fdatasync(descriptor))
+
+    def whole(self, file: BinaryIO, path: Path, then: Callable[[], None]) -> None:
+        """Flush and close a file and rename it to ``path``; waits where many are under way.
+
+        Args:
+            file: Open under ``path``'s temporary name.
+            path: Its name.
+            then: Called after the rename, by the thread.
+
+        Raises:
+            OSError: Of this file or one before.
+        """
+        self._asked.pop(file.fileno(), None)
+
+        part = self._part
+
+        def finish() -> None:
+            if part is not None:
+                part.result()  # an error is told once: this flush may succeed after it
+            with file:
+                os.fsync(file.fileno())
+            temp_path(path).replace(path)
+            then()
+
+        self._files.append(self._submit(finish))
+        self._wait(_WAITING_FILES)
+
+    def wait(self) -> None:
+        """Wait for all whole files.
+
+        Raises:
+            OSError: One of them could not be written.
+        """
+        self._wait(0)
+
+    def close(self) -> None:
+        """Wait for everything and end the thread; what went wrong was raised before, or does not
+        matter any more.
+        """
+        if self._thread is not None:
+            self._thread.shutdown()
+            self._thread = None
+        for future in self._files:
+            future.exception()
+        self._files.clear()
+        self._part = None
+        self._asked.clear()
+
+    def _submit(self, work: Callable[[], None]) -> Future[None]:
+        self._thread = self._thread or ThreadPoolExecutor(1, "wdsbench-flush")
+        return self._thread.submit(work)
+
+    def _wait(self, waiting: int) -> None:
+        while self._files and (len(self._files) > waiting or self._files[0].done()):
+            self._files.popleft().result()
