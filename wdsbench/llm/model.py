@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +28,7 @@ DTYPES: Final = {
 LOAD_IN: Final = ("8bit", "4bit")
 
 _SAMPLED_VALUES: Final = 4096
+_CAST_LOGGER: Final = "bitsandbytes.autograd._functions"
 # What a configuration says of where and by what it was loaded, not of the model.
 _NOT_THE_MODEL: Final = ("_name_or_path", "transformers_version")
 
@@ -54,7 +56,8 @@ def load_model(
         revision: Branch, tag or commit on the hub; None: the newest.
         device_map: How layers are spread over devices (``auto``, ``balanced``, ``sequential``);
             needs accelerate.
-        load_in: Weights quantised to ``8bit`` or ``4bit``; needs bitsandbytes.
+        load_in: Weights quantised to ``8bit`` (computes in float16) or ``4bit``; needs
+            bitsandbytes.
         trust_remote_code: Whether code that comes with the model may run. It can do all that you
             can do; it is never run unless this is True.
 
@@ -163,6 +166,8 @@ def _quantisation(load_in: str, dtype: torch.dtype) -> Any:
     from transformers import BitsAndBytesConfig
 
     if load_in == "8bit":
+        # It computes in float16 and says so at every product of every layer.
+        logging.getLogger(_CAST_LOGGER).setLevel(logging.ERROR)
         return BitsAndBytesConfig(load_in_8bit=True)  # type: ignore[no-untyped-call]
     return BitsAndBytesConfig(  # type: ignore[no-untyped-call]
         load_in_4bit=True, bnb_4bit_compute_dtype=dtype
