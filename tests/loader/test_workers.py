@@ -4,6 +4,7 @@ nobody waits for the dead.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import multiprocessing
 import os
@@ -603,6 +604,8 @@ import multiprocessing, os, signal, sys, time
 from wdsbench import TraceLoader
 
 def main():
+    # A shell starts what runs in its background with Ctrl-C ignored, and so would we be.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     loader = TraceLoader(sys.argv[1], split=None, num_workers=2, batch_size=1)
     for epoch in range(100_000):
         for number, batch in enumerate(loader):
@@ -617,7 +620,9 @@ if __name__ == "__main__":
 """
 
 
-def start_endless(packed: Packed, folder: Path, mode: str) -> tuple[Any, list[int]]:
+@contextlib.contextmanager
+def endless(packed: Packed, folder: Path, mode: str) -> Iterator[tuple[Any, list[int]]]:
+    """Yield a training process in mid-epoch and its workers; none of them outlives the block."""
     script = folder / "script.py"
     script.write_text(ENDLESS)
     process = subprocess.Popen(
@@ -628,30 +633,34 @@ def start_endless(packed: Packed, folder: Path, mode: str) -> tuple[Any, list[in
         start_new_session=True,
     )
     assert process.stdout is not None
-    workers = [int(pid) for pid in process.stdout.readline().split()]
-    assert len(workers) == 2
-    assert all(map(is_alive, workers))
-    return process, workers
+    try:
+        workers = [int(pid) for pid in process.stdout.readline().split()]
+        assert len(workers) == 2
+        assert all(map(is_alive, workers))
+        yield process, workers
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("mode", ["held"])
 def test_a_killed_trainer_leaves_no_worker(packed: Packed, tmp_path: Path, mode: str) -> None:
-    process, workers = start_endless(packed, tmp_path, mode)
-    process.kill()
-    process.communicate()
-    assert until(lambda: not any(map(is_alive, workers)), 10)
+    with endless(packed, tmp_path, mode) as (process, workers):
+        process.kill()
+        process.communicate()
+        assert until(lambda: not any(map(is_alive, workers)), 10)
 
 
 @pytest.mark.parametrize("mode", ["fast", "held"])
 def test_ctrl_c(packed: Packed, tmp_path: Path, mode: str) -> None:
-    process, workers = start_endless(packed, tmp_path, mode)
-    time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGINT)
-    _, err = process.communicate(timeout=20)
-    assert process.returncode == -signal.SIGINT
-    assert err.strip().splitlines()[-1].startswith("KeyboardInterrupt")
-    assert err.count("KeyboardInterrupt") == 1
-    assert until(lambda: not any(map(is_alive, workers)), 10)
+    with endless(packed, tmp_path, mode) as (process, workers):
+        time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)
+        _, err = process.communicate(timeout=20)
+        assert process.returncode == -signal.SIGINT
+        assert err.strip().splitlines()[-1].startswith("KeyboardInterrupt")
+        assert err.count("KeyboardInterrupt") == 1
+        assert until(lambda: not any(map(is_alive, workers)), 10)
 
 
 def test_the_end_of_a_script_in_mid_epoch(packed: Packed, tmp_path: Path) -> None:
