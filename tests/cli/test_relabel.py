@@ -45,7 +45,7 @@ def test_report_for_people(
     for line, (split, samples) in zip(lines[1:4], counts.items(), strict=True):
         assert line.split()[:3] == [split, str(samples), "samples:"]
         assert line.endswith(f" 0 hallucinated, {samples} right, 0 unlabelled")
-    assert lines[4] == "  note: 1 questions of the score file have no sample"
+    assert lines[4] == "  note: 1 scores of the file belong to no sample"
     assert [line.split(" does not")[0] for line in lines[5:]] == [
         f"  warning: split {split}" for split in counts
     ]

@@ -126,6 +126,65 @@ def test_states_texts_and_scores(tmp_path: Path) -> None:
         assert archive["0.hidden_states"].dtype == np.float16
 
 
+def same_after_packing_again(tmp_path: Path, options: PackOptions) -> list[list[str]]:
+    """Unpack ``out``, pack it again with the scores that came with it, and return those lines."""
+    report = unpack(tmp_path / "out", tmp_path / "back")
+    assert report.scores is not None
+    pack([str(tmp_path / "back")], tmp_path / "again", scores=report.scores, options=options)
+    assert tars(tmp_path / "again") == tars(tmp_path / "out")
+    first, second = DatasetIndex.open(tmp_path / "out"), DatasetIndex.open(tmp_path / "again")
+    assert second.file.table == first.file.table
+    with report.scores.open() as file:
+        return list(csv.reader(file))
+
+
+@pytest.mark.parametrize("stated", [True, False])
+def test_scores_of_traces_come_back(stated: bool, tmp_path: Path) -> None:
+    """With their numbers where the traces of a question differ; some have no score."""
+    raws = [{**make_raw(f"q{i % 8}", seed=i), "label": 1} for i in range(24)]
+    if stated:
+        raws = [{**raw, "trace_number": 10 - i // 8} for i, raw in enumerate(raws)]
+    write_pickle(tmp_path / "b.pkl", raws)
+    lines = [
+        f"q{i % 8},{10 - i // 8 if stated else i // 8},{'' if i % 7 == 3 else i / 23}"
+        for i in range(24)
+    ]
+    (tmp_path / "s.csv").write_text("\n".join(["question_id,trace,f1", *lines, ""]))
+    options = PackOptions(missing_score="keep", threshold=0.4)
+    pack([str(tmp_path / "b.pkl")], tmp_path / "out", scores=tmp_path / "s.csv", options=options)
+    head, *rows = same_after_packing_again(tmp_path, options)
+    assert head == ["question_id", "trace", "f1"]
+    got = {(name, trace): np.float32(score) for name, trace, score in rows}
+    wanted = {tuple(line.split(",")[:2]): line.split(",")[2] for line in lines}
+    assert got == {key: np.float32(score) for key, score in wanted.items() if score}
+
+
+def test_one_score_of_all_traces_comes_back_as_one(tmp_path: Path) -> None:
+    write_pickle(tmp_path / "b.pkl", [make_raw(f"q{i % 8}", seed=i) for i in range(16)])
+    table = write_scores(tmp_path / "s.csv", {f"q{i}": i / 8 for i in range(8)})
+    pack([str(tmp_path / "b.pkl")], tmp_path / "out", scores=table)
+    head, *rows = same_after_packing_again(tmp_path, PackOptions())
+    assert head == ["question_id", "bleurt_score"]
+    assert sorted(rows) == [[f"q{i}", str(i / 8)] for i in range(8)]
+
+
+@pytest.mark.parametrize("threshold", [0.5, 0.3, 1 / 3])
+def test_scores_beside_the_threshold_keep_their_side(threshold: float, tmp_path: Path) -> None:
+    """The table keeps float32, in which they are the threshold."""
+    near = [threshold, *(np.nextafter(threshold, side) for side in (0, 1))]
+    near += [threshold - 1e-12, threshold + 1e-12]
+    write_pickle(tmp_path / "b.pkl", [make_raw(f"q{i}", seed=i) for i in range(len(near))])
+    table = tmp_path / "s.csv"
+    lines = [f"q{i},{float(score)!r}" for i, score in enumerate(near)]
+    table.write_text("\n".join(["question_id,s", *lines, ""]))
+    options = PackOptions(threshold=threshold)
+    pack([str(tmp_path / "b.pkl")], tmp_path / "out", scores=table, options=options)
+    same_after_packing_again(tmp_path, options)
+    index = DatasetIndex.open(tmp_path / "again")
+    labels = {index.question_id(row): index.columns["label"][row] for row in range(len(index))}
+    assert labels == {f"q{i}": float(score < threshold) for i, score in enumerate(near)}
+
+
 @pytest.fixture
 def packed(tmp_path: Path) -> Path:
     write_pickle(tmp_path / "b.pkl", [{**r, "label": 1} for r in make_raws(10)])

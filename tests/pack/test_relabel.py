@@ -115,6 +115,91 @@ def test_every_trace_of_a_question_gets_its_score(tmp_path: Path) -> None:
     assert hallucinated.size == 3
 
 
+def write_rows(path: Path, *rows: tuple[str, object, object]) -> Path:
+    lines = [",".join(map(str, row)) for row in [("question_id", "trace", "s"), *rows]]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def pack_traces(folder: Path, *, stated: bool, traces: int = 3) -> Path:
+    """Pack traces 0, 1, ... of q0 ... q4, numbered by the raw file or by packing."""
+    raws = [make_raw(f"q{i % 5}", seed=i) for i in range(5 * traces)]
+    if stated:
+        raws = [{**raw, "trace_number": i // 5} for i, raw in enumerate(raws)]
+    write_pickle(folder / "t.pkl", raws)
+    scores = write_scores(folder / "s.csv", {f"q{i}": 1.0 for i in range(5)})
+    pack([str(folder / "t.pkl")], folder / "shards", scores=scores)
+    return folder / "shards"
+
+
+def by_trace(folder: Path, column: str = "score") -> dict[tuple[str, int], float | None]:
+    index = DatasetIndex.open(folder)
+    values, numbers = index.columns[column].tolist(), index.columns["trace"].tolist()
+    return {
+        (index.question_id(row), numbers[row]): value if value == value else None
+        for row, value in enumerate(values)
+    }
+
+
+@pytest.mark.parametrize("stated", [True, False])
+def test_every_trace_gets_its_own_score(stated: bool, tmp_path: Path) -> None:
+    folder = pack_traces(tmp_path, stated=stated)
+    wanted = {(f"q{i}", n): (i + 5 * n) / 16 for i in range(5) for n in range(3)}
+    lines = [(*key, score) for key, score in wanted.items()][::-1]
+    new = write_rows(tmp_path / "new.csv", *lines, ("other", 0, 1), ("other", "", ""))
+    report = relabel(folder, new)
+    assert by_trace(folder) == wanted
+    assert by_trace(folder, "label") == {key: float(s < 0.5) for key, s in wanted.items()}
+    assert (report.samples, report.unlabelled, report.unused) == (15, 0, 1)
+    again = tmp_path / "again"
+    pack([str(tmp_path / "t.pkl")], again, scores=new)
+    assert DatasetIndex.open(again).file.table == DatasetIndex.open(folder).file.table
+
+
+def test_rows_for_all_traces_and_for_one(tmp_path: Path) -> None:
+    folder = pack_traces(tmp_path, stated=False)
+    rows = [(f"q{i}", "", i / 8) for i in range(5)]
+    new = write_rows(tmp_path / "new.csv", *rows, ("q0", 1, 1), ("q1", 2, ""), ("q2", 9, 0.5))
+    report = relabel(folder, new, missing_score="keep")
+    wanted = {(f"q{i}", n): i / 8 for i in range(5) for n in range(3)}
+    assert by_trace(folder) == wanted | {("q0", 1): 1.0, ("q1", 2): None}
+    assert (report.unlabelled, report.unused) == (1, 1)  # q2 has no trace 9
+    # A row for all that no trace needs is not used either.
+    own = [(f"q{i}", n, 1) for i in range(5) for n in range(3)]
+    assert relabel(folder, write_rows(tmp_path / "o.csv", *own, ("q0", "", 0))).unused == 1
+
+
+def test_rows_of_some_traces_of_stated_numbers(tmp_path: Path) -> None:
+    folder = pack_traces(tmp_path, stated=True, traces=2)
+    rows = [(f"q{i}", n, n) for i in range(5) for n in (1, 2, 3)]
+    new = write_rows(tmp_path / "new.csv", *rows)
+    words = r"5 of 10 samples have no score, the first is question 'q\d', trace 0; give the scores"
+    with pytest.raises(ScoreError, match=words):
+        relabel(folder, new)
+    report = relabel(folder, new, missing_score="keep")
+    assert by_trace(folder) == {(f"q{i}", n): n or None for i in range(5) for n in range(2)}
+    assert (report.unlabelled, report.unused) == (5, 10)
+    none = write_rows(tmp_path / "none.csv", *((f"q{i}", 7, 1) for i in range(5)))
+    words = r"such as 'q\d', trace 0, the file such as 'q0', trace 7; ids are"
+    with pytest.raises(ScoreError, match=words):
+        relabel(folder, none, missing_score="keep")
+
+
+@pytest.mark.parametrize("rows", [(0, 1, 2, 3), (0, 1), (1, 2, 3)])
+def test_rows_of_other_traces_than_packing_numbered(rows: tuple[int, ...], tmp_path: Path) -> None:
+    """The file's numbers and the data set's are of different sets of files."""
+    folder = pack_traces(tmp_path, stated=False)
+    before = contents(folder)
+    others = [(f"q{i}", n, 1) for i in range(4) for n in range(3)]
+    new = write_rows(tmp_path / "new.csv", *others, *(("q4", n, 1) for n in rows))
+    shown = ", ".join(map(str, rows))
+    words = f"question 'q4' has rows for traces {shown}, the data set traces 0, 1, 2, numbered in"
+    for missing_score in ("error", "keep"):
+        with pytest.raises(ScoreError, match=words):
+            relabel(folder, new, missing_score=missing_score)
+    assert contents(folder) == before
+
+
 def test_missing_scores(packed: Packed, tmp_path: Path) -> None:
     before = contents(packed.folder)
     kept = dict(list(packed.scores.items())[:50])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,32 +17,71 @@ def written(tmp_path: Path, text: str, encoding: str = "utf-8") -> Path:
     return path
 
 
+def scores_of(path: Path, column: str | None = None) -> tuple[dict[Any, float | None], str]:
+    """Return what a file says, by question where it has no trace numbers."""
+    table, used = read_scores(path, column)
+    return {
+        q if number is None else (q, number): s for (q, number), s in table.scores.items()
+    }, used
+
+
 def test_bleurt_score_is_the_default_column(tmp_path: Path) -> None:
     path = written(tmp_path, "question_id,other,bleurt_score\nq1,9,0.25\n007,9,-1\n")
-    assert read_scores(path) == ({"q1": 0.25, "007": -1.0}, "bleurt_score")
+    assert scores_of(path) == ({"q1": 0.25, "007": -1.0}, "bleurt_score")
 
 
 def test_the_only_column_needs_no_name(tmp_path: Path) -> None:
-    assert read_scores(written(tmp_path, "question_id,rouge\nq,1\n")) == ({"q": 1.0}, "rouge")
+    assert scores_of(written(tmp_path, "question_id,rouge\nq,1\n")) == ({"q": 1.0}, "rouge")
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("question_id,trace,rouge\nq,0,0.5\n", ({("q", 0): 0.5}, "rouge")),
+        ("rouge,trace,abstained,question_id\n0.5,0,1,q\n", ({("q", 0): 0.5}, "rouge")),
+        ("question_id,rouge,abstained\nq,0.5,1\n", ({"q": 0.5}, "rouge")),
+        ("question_id,a,trace,bleurt_score\nq,9,0,0.5\n", ({("q", 0): 0.5}, "bleurt_score")),
+    ],
+)
+def test_trace_and_abstained_are_no_scores(tmp_path: Path, text: str, wanted: object) -> None:
+    assert scores_of(written(tmp_path, text)) == wanted
+
+
+def test_abstained_is_a_score_by_name(tmp_path: Path) -> None:
+    path = written(tmp_path, "question_id,a,abstained\nq,1,0\n")
+    assert scores_of(path, "abstained") == ({"q": 0.0}, "abstained")
 
 
 def test_a_column_by_name(tmp_path: Path) -> None:
     path = written(tmp_path, "a,question_id,b\n1,q,2\n")
-    assert read_scores(path, "b") == ({"q": 2.0}, "b")
+    assert scores_of(path, "b") == ({"q": 2.0}, "b")
 
 
 def test_a_byte_order_mark_is_no_part_of_the_name(tmp_path: Path) -> None:
     path = written(tmp_path, "question_id,s\nq,1\n", encoding="utf-8-sig")
-    assert read_scores(path)[0] == {"q": 1.0}
+    assert scores_of(path)[0] == {"q": 1.0}
 
 
 def test_the_same_score_twice_is_fine(tmp_path: Path) -> None:
-    assert read_scores(written(tmp_path, "question_id,s\nq,1\nq,1.0\n"))[0] == {"q": 1.0}
+    assert scores_of(written(tmp_path, "question_id,s\nq,1\nq,1.0\n"))[0] == {"q": 1.0}
+    path = written(tmp_path, "question_id,trace,s\nq,1,1\nq,01,1\nq,0,2\n")
+    assert scores_of(path)[0] == {("q", 1): 1.0, ("q", 0): 2.0}
 
 
 def test_an_empty_cell_is_no_score(tmp_path: Path) -> None:
-    path = written(tmp_path, "question_id,s\nq,1\np,\n")
-    assert read_scores(path)[0] == {"q": 1.0}
+    path = written(tmp_path, "question_id,s\nq,1\np,\np, \nr,\nr,2\nr,\n")
+    assert scores_of(path)[0] == {"q": 1.0, "p": None, "r": 2.0}
+
+
+def test_rows_of_traces(tmp_path: Path) -> None:
+    """A trace's own row counts, else the one for all; pandas writes integers beside gaps as 2.0."""
+    text = "question_id,trace,s\na,2.0,0.5\na,,0.25\na,0,\nb,4294967295,1\nc,,0.75\n"
+    table, _ = read_scores(written(tmp_path, text))
+    assert table.numbers == {"a": (0, 2), "b": (2**32 - 1,)}
+    assert [table.of("a", number) for number in (2, 1, 0, None)] == [0.5, 0.25, None, 0.25]
+    assert [table.of("b", number) for number in (2**32 - 1, 0, None)] == [1.0, None, None]
+    assert [table.of("c", number) for number in (7, None)] == [0.75, 0.75]
+    assert table.of("d", 0) is None
 
 
 @pytest.mark.parametrize(
@@ -57,6 +97,23 @@ def test_an_empty_cell_is_no_score(tmp_path: Path) -> None:
         ("question_id,s\nq\n", None, "line 2: needs a question_id and a s"),
         ("question_id,s\n,1\n", None, "line 2: needs a question_id"),
         ("question_id,s\nq,1\nq,2\n", None, "line 3: question 'q' has scores 1.0 and 2.0"),
+        ("question_id,trace,s\nq,,1\nq, ,2\n", None, "line 3: question 'q' has scores 1.0 and 2"),
+        ("question_id,trace,s\nq,3,1\nq,3,2\n", None, "line 3: question 'q', trace 3, has scores"),
+        ("question_id,trace,s\nq,0,1\nq,-1,2\n", None, "line 3: trace '-1' is not an integer in 0"),
+        ("question_id,trace,s\nq,1.5,1\n", None, "line 2: trace '1.5' is not an integer"),
+        ("question_id,trace,s\nq,one,1\n", None, "line 2: trace 'one' is not an integer"),
+        ("question_id,trace,s\nq,\u0661,1\n", None, "line 2: trace '\u0661' is not an integer"),
+        ("question_id,trace,s\nq,4294967296,1\n", None, "line 2: trace '4294967296' is not an"),
+        (f"question_id,trace,s\nq,{'9' * 5000},1\n", None, "line 2: trace '9999"),
+        ("question_id,s,trace\nq,1\n", None, "line 2: needs a question_id and a trace and a s"),
+        (
+            "question_id,s,trace\nq,1,0\n",
+            "trace",
+            "column 'trace' says which trace.*'s'.*--score-c",
+        ),
+        ("question_id,s\nq,1\n", "question_id", "column 'question_id' says which trace"),
+        ("question_id,trace\nq,1\n", None, r"no score column 'bleurt_score' among \[\]"),
+        ("question_id,abstained\nq,1\n", None, r"no score column 'bleurt_score' among"),
     ],
 )
 def test_wrong_files(tmp_path: Path, text: str, column: str | None, words: str) -> None:

@@ -19,10 +19,12 @@ def command(
     ),
     out: Path = typer.Option(..., help="Folder of the data set."),
     scores: Path | None = typer.Option(
-        None, help="CSV with question_id and a score; without it labels come from the files."
+        None,
+        help="CSV with question_id, a score and, where answers to a question differ, trace; without"
+        " it labels come from the files.",
     ),
     score_column: str | None = typer.Option(
-        None, help="Column of the score [bleurt_score, or the only one]."
+        None, help="Column of the score [bleurt_score, or the only one beside abstained]."
     ),
     threshold: float = typer.Option(0.5, help="A score below it means hallucinated (label 1)."),
     missing_score: str = typer.Option("error", help="Trace without a score: error, drop or keep."),

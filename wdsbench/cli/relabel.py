@@ -13,9 +13,13 @@ EXAMPLE = "wdsbench relabel shards/ --scores new.csv --score-column f1 --thresho
 
 def command(
     shards: Path = typer.Argument(..., help="Folder of the data set."),
-    scores: Path = typer.Option(..., help="CSV with question_id and a score."),
+    scores: Path = typer.Option(
+        ...,
+        help="CSV with question_id, a score and, where answers to a question differ, trace: the"
+        " number in the data set.",
+    ),
     score_column: str | None = typer.Option(
-        None, help="Column of the score [bleurt_score, or the only one]."
+        None, help="Column of the score [bleurt_score, or the only one beside abstained]."
     ),
     threshold: float = typer.Option(0.5, help="A score below it means hallucinated (label 1)."),
     missing_score: str = typer.Option("error", help="Sample without a score: error or keep."),
@@ -57,7 +61,7 @@ def command(
             f" {entry.right} right, {entry.unlabelled} unlabelled{note}"
         )
     if report.unused:
-        lines.append(f"  note: {report.unused} questions of the score file have no sample")
+        lines.append(f"  note: {report.unused} scores of the file belong to no sample")
     for split in report.one_class:
         lines.append(
             f"  warning: split {split} does not hold both classes; detectors cannot be trained or"

@@ -51,8 +51,8 @@ def command(
     """Score answers against the questions' references, by several measures side by side.
 
     Exact match, token F1 and ROUGE-L always, the best over the references; every --model is one
-    column more. The column abstained marks answers that give none. Where a question has several
-    answers, a column trace says which.
+    column more. The column abstained marks answers that give none; it is no score. Where a question
+    has several answers, a column trace says which, as pack and relabel read it.
     """
     from wdsbench.llm.abstain import Abstentions
     from wdsbench.llm.judge import Judge

@@ -58,7 +58,7 @@ def know_the_data_set(run: SamplePacker, base: DatasetIndex) -> None:
     columns, file = base.columns, base.file
     run.reduction = _reduction(run.options, base)
     features = base.num_features if run.reduction is None else run.reduction.mean.shape[1]
-    run.shape = (base.num_layers, features)
+    run.shape, run.layers = (base.num_layers, features), base.model_layers
     for kind in ("heads", "sketch", "full"):
         if kind in file.fields:
             run.heads = int(file.fields[kind].shape[1] or 0)
@@ -92,6 +92,7 @@ def know_the_data_set(run: SamplePacker, base: DatasetIndex) -> None:
         run.seen[question, trace] = f"sample {key} of the data set"
         run.stored[question, digest] = key
         run.split_of[question] = SPLITS[split]
+    run.order.held = frozenset(run.traces_of)
 
 
 def joined_labels(before: LabelsEntry | None, labels: LabelsEntry) -> LabelsEntry:
@@ -106,8 +107,10 @@ def joined_labels(before: LabelsEntry | None, labels: LabelsEntry) -> LabelsEntr
 def joined_provenance(before: dict[str, Any], run: dict[str, Any]) -> dict[str, Any]:
     """Return the provenance of a data set after files were appended."""
     appended = {"inputs": len(run["inputs"]), "scores": run["scores"]}
+    known = {"numbered": before["numbered"] + run["numbered"]} if "numbered" in before else {}
     return {
         **before,
+        **known,
         "inputs": [*before.get("inputs", []), *run["inputs"]],
         "dropped": before.get("dropped", 0) + run["dropped"],
         "remarks": run["remarks"],

@@ -14,7 +14,8 @@ class PackOptions:
     """How a data set is packed.
 
     Attributes:
-        score_column: Column of the score file; None: ``bleurt_score``, or the only one.
+        score_column: Column of the score file; None: ``bleurt_score``, or the only one beside
+            ``trace`` and ``abstained``.
         threshold: A trace is hallucinated (label 1) where its score is below this.
         missing_score: ``"error"``, ``"drop"`` the trace, or ``"keep"`` it unlabelled.
         split_by: ``"question"`` (hash of its id) or ``"file"`` (input files dealt 70/15/15).

@@ -13,12 +13,13 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
-from wdsbench.errors import PackError, ScoreError
+from wdsbench.errors import PackError
 from wdsbench.pack.attention import AttentionParts, attention_parts
+from wdsbench.pack.labels import Judge
 from wdsbench.pack.options import PackOptions
 from wdsbench.pack.reduce import Reduction
 from wdsbench.pack.refusal import refusal
-from wdsbench.pack.scores import label_of
+from wdsbench.pack.scores import ScoreTable
 from wdsbench.pack.states import half_states
 from wdsbench.pack.tally import LayerTotals
 from wdsbench.records import Trace
@@ -43,6 +44,7 @@ class Prepared:
         members: Content by member name, ``meta.json`` apart.
         attention: What is kept of attention; its members are among ``members``.
         dropped: It is left out for want of a score; then the rest is empty.
+        waits: Score and label are not known before it is numbered.
     """
 
     trace: Trace
@@ -56,6 +58,7 @@ class Prepared:
     members: dict[str, Pieces]
     attention: AttentionParts
     dropped: bool = False
+    waits: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,12 +67,12 @@ class Preparer:
 
     Attributes:
         options: See :class:`PackOptions`.
-        scores: By question; None: labels come from the files.
+        scores: None: labels come from the files.
         reduction: Applied to states; None: they are kept.
     """
 
     options: PackOptions
-    scores: dict[str, float] | None
+    scores: ScoreTable | None
     reduction: Reduction | None = None
 
     def file(self, path: Path) -> Iterator[Prepared]:
@@ -84,7 +87,9 @@ class Preparer:
 
     def trace(self, trace: Trace) -> Prepared:
         """Return one trace, prepared."""
-        score, label = self._judge(trace)
+        judge = Judge(self.scores, self.options)
+        waits = judge.waits(trace)
+        score, label = (None, None) if waits else judge.judge(trace, trace.trace_number)
         layers, state_tokens, features = trace.hidden.shape
         light = replace(
             trace, hidden=trace.hidden[:, :0].copy(), attentions=None, graphs=None, reduced=None
@@ -100,8 +105,9 @@ class Preparer:
             totals=LayerTotals.zeros(layers),
             members={},
             attention=AttentionParts({}, (), 0, from_graphs=False),
+            waits=waits,
         )
-        if label is None and self.options.missing_score == "drop":
+        if label is None and not waits and self.options.missing_score == "drop":
             return replace(prepared, dropped=True)
         digest = None
         if trace.trace_number is None:
@@ -127,26 +133,6 @@ class Preparer:
             members=members,
             attention=replace(attention, members={}),
         )
-
-    def _judge(self, trace: Trace) -> tuple[float | None, float | None]:
-        """Return (score, label) of a trace, None where unknown."""
-        if self.scores is None:
-            score, label = None, trace.label
-        else:
-            score = self.scores.get(trace.question_id)
-            label = None if score is None else label_of(score, self.options.threshold)
-        if label is None and self.options.missing_score == "error":
-            source = (
-                "the score file has no line for it"
-                if self.scores is not None
-                else "no --scores and no label"
-            )
-            raise ScoreError(
-                f"{trace.file}, trace {trace.position}, question {trace.question_id}: {source}; "
-                f"give the score, or pack"
-                " with --missing-score drop or keep"
-            )
-        return score, label
 
 
 def tokens_of(trace: Trace) -> int:

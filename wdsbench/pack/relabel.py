@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from wdsbench.errors import ScoreError
-from wdsbench.pack.labels import labels_entry
-from wdsbench.pack.scores import label_of, read_scores
+from wdsbench.pack.labels import labels_entry, listed
+from wdsbench.pack.scores import ScoreTable, label_of, read_scores
 from wdsbench.shards.index import DatasetIndex, IndexFile
 from wdsbench.shards.labels import RowLabels, replace_labels
 
@@ -26,7 +26,7 @@ class RelabelReport:
         samples: Samples in all splits.
         changed: Samples whose label is another now; to and from "no label" counts.
         unlabelled: Samples without a label now.
-        unused: Questions of the score file that no sample has.
+        unused: Scores of the file that no sample has: of other questions, or of other traces.
         one_class: Splits with samples of which fewer than two classes are known.
     """
 
@@ -46,11 +46,11 @@ def relabel(
     threshold: float = 0.5,
     missing_score: str = "error",
 ) -> RelabelReport:
-    """Give every sample of a data set the label and score of its question in another score file.
+    """Give every sample of a data set the label and score of another score file.
 
     Args:
         folder: The data set's.
-        scores: CSV as for :func:`wdsbench.pack.pack`.
+        scores: CSV as for :func:`wdsbench.pack.pack`; its trace numbers are the data set's.
         score_column: Which column; None: ``bleurt_score``, or the only one there is.
         threshold: A sample is hallucinated (label 1) where its score is below this.
         missing_score: ``"error"``, or ``"keep"`` the sample unlabelled.
@@ -59,7 +59,8 @@ def relabel(
         What was changed.
 
     Raises:
-        ScoreError: A bad score file, a sample without a score, or a score for none of them.
+        ScoreError: A bad score file, a sample without a score, a score for none of them, or rows of
+            other traces than those that packing numbered.
         ShardError: There is no data set, or it is damaged.
         PackError: Another process is writing there, or the disk is full.
         ValueError: An argument outside its range.
@@ -76,15 +77,20 @@ def relabel(
 
     def judge(index: DatasetIndex) -> RowLabels:
         nonlocal changed, unused
-        questions = index.question_ids(np.arange(len(index)))
-        _check_missing(scores, known, questions, missing_score)
-        found = [known.get(question, math.nan) for question in questions]
-        labels = [math.nan if score != score else label_of(score, threshold) for score in found]
-        rows = RowLabels(np.array(labels, np.float32), np.array(found, np.float32))
+        samples = _samples(index)
+        _check_numbers(scores, known, index, samples)
+        found = [known.of(*sample) for sample in samples]
+        _check_missing(scores, known, samples, found, missing_score)
+        labels = [math.nan if score is None else label_of(score, threshold) for score in found]
+        rows = RowLabels(
+            np.array(labels, np.float32),
+            np.array([math.nan if score is None else score for score in found], np.float32),
+        )
         before = index.columns["label"]
         same = (before == rows.label) | (np.isnan(before) & np.isnan(rows.label))
         changed = int(np.count_nonzero(~same))
-        unused = len(known.keys() - set(questions))
+        taken = {sample if sample in known.scores else (sample[0], None) for sample in samples}
+        unused = sum(score is not None and row not in taken for row, score in known.scores.items())
         return rows
 
     file = replace_labels(folder, judge, labels_entry(scores, column, threshold))
@@ -102,20 +108,66 @@ def relabel(
     )
 
 
-def _check_missing(
-    path: Path, known: dict[str, float], questions: list[str], missing_score: str
+def _samples(index: DatasetIndex) -> list[tuple[str, int]]:
+    """Return (question id, trace number) of every sample, in the order of the table."""
+    questions = index.question_ids(np.arange(len(index)))
+    numbers = index.columns.get("trace", np.zeros(len(index), np.uint32))
+    return list(zip(questions, numbers.tolist(), strict=True))
+
+
+def _check_numbers(
+    path: Path, known: ScoreTable, index: DatasetIndex, samples: list[tuple[str, int]]
 ) -> None:
-    missing = [question for question in questions if question not in known]
+    """Raise ScoreError where it is not sure that the file numbers a question's traces as the data
+    set does: packing, not the raw files, gave the numbers, and the file has rows of other traces.
+    """
+    packed = index.file.provenance
+    if packed.get("numbered") == 0 or not known.numbers:
+        return
+    traces: dict[str, set[int]] = {}
+    for question, number in samples:
+        if question in known.numbers and (question, None) not in known.scores:
+            traces.setdefault(question, set()).add(number)
+    for question, there in traces.items():
+        rows = known.numbers[question]
+        # What packing dropped for want of a score keeps its number, and its row.
+        left_out = {n for n in rows if packed.get("dropped") and known.of(question, n) is None}
+        if set(rows) - left_out != there - left_out:
+            raise ScoreError(
+                f"{path}: question {question!r} has rows for {listed(rows)}, the data set"
+                f" {listed(tuple(sorted(there)))}, numbered in order of appearance when it was"
+                " packed, so which is which is not known; score the files that were packed, or"
+                " give each of the data set's traces a row, and no other (an empty cell is no"
+                " score)"
+            )
+
+
+def _check_missing(
+    path: Path,
+    known: ScoreTable,
+    samples: list[tuple[str, int]],
+    found: list[float | None],
+    missing_score: str,
+) -> None:
+    missing = [sample for sample, score in zip(samples, found, strict=True) if score is None]
     if not missing:
         return
-    if len(missing) == len(questions):
-        example = f"such as {next(iter(known))!r}" if known else "none"
+    question, number = missing[0]
+    if len(missing) == len(samples):
+        scored = next((row for row, score in known.scores.items() if score is not None), None)
+        example = "none" if scored is None else f"such as {_named(*scored)}"
         raise ScoreError(
-            f"{path}: no score for any of the {len(questions)} samples: the data set has questions"
-            f" such as {missing[0]!r}, the file {example}; ids are compared as text"
+            f"{path}: no score for any of the {len(samples)} samples: the data set has questions"
+            f" such as {_named(question, number if known.numbers else None)}, the file {example};"
+            " ids are compared as text"
         )
     if missing_score == "error":
+        which = _named(question, number if question in known.numbers else None)
         raise ScoreError(
-            f"{path}: {len(missing)} of {len(questions)} samples have no score, the first is"
-            f" question {missing[0]!r}; give the scores, or relabel with --missing-score keep"
+            f"{path}: {len(missing)} of {len(samples)} samples have no score, the first is question"
+            f" {which}; give the scores, or relabel with --missing-score keep"
         )
+
+
+def _named(question: str, number: int | None) -> str:
+    return repr(question) if number is None else f"{question!r}, trace {number}"

@@ -12,17 +12,18 @@ import xxhash
 
 from wdsbench.pack.attention import attention_fields
 from wdsbench.pack.options import PackOptions
+from wdsbench.pack.order import OrderJudge
 from wdsbench.pack.prepare import Prepared, other_shape
 from wdsbench.pack.reduce import Reduction
 from wdsbench.pack.refusal import refusal
 from wdsbench.pack.tally import LayerTotals, Tally
 from wdsbench.records import SPLITS, Trace
-from wdsbench.shards.index import FieldEntry
+from wdsbench.shards.index import FieldEntry, layers_in_words
 from wdsbench.shards.members import HIDDEN, META, meta_member
 from wdsbench.shards.names import make_key
 from wdsbench.shards.rows import SampleRow
 from wdsbench.shards.writer import DatasetWriter
-from wdsbench.traces.check import UnpackedTrace
+from wdsbench.traces.origin import UnpackedTrace
 
 __all__ = ["LayerTotals", "SamplePacker", "fields_of"]
 
@@ -33,22 +34,28 @@ class SamplePacker:
 
     Attributes:
         options: See :class:`PackOptions`.
+        order: Judges traces that wait for their number.
         reduction: Applied to states, for the index.
         shape: (L, D) of the states, once a trace has come.
+        layers: Which of the model's layers they are, as the first trace says; None: all.
         heads: H of every trace where it matters; 0 before the first.
         closed: Counts over samples of closed shards, and of the data set that is appended to.
         of_split: Counts over those of each split's open shard.
-        traces_of: Traces of each question.
+        traces_of: Traces of each question, those left out too.
         seen: Place of each (question, trace number).
         contents: File and place of each (question, digest of states) without a number.
         stored: Key of each (question, XXH3 of hidden.npy) of the data set that is appended to.
         split_of: Split of each question.
         dropped: Traces left out for want of a score.
+        dropped_of: Those of the file that is packed now, by question.
+        numbered: Samples that packing gave their number.
     """
 
     options: PackOptions
+    order: OrderJudge
     reduction: Reduction | None = None
     shape: tuple[int, int] | None = None
+    layers: tuple[int, ...] | None = None
     heads: int = 0
     closed: Tally = field(default_factory=Tally)
     of_split: dict[str, Tally] = field(default_factory=lambda: {split: Tally() for split in SPLITS})
@@ -58,6 +65,8 @@ class SamplePacker:
     stored: dict[tuple[str, int], str] = field(default_factory=dict)
     split_of: dict[str, str] = field(default_factory=dict)
     dropped: int = 0
+    dropped_of: Counter[str] = field(default_factory=Counter)
+    numbered: int = 0
     samples: int = 0
 
     @property
@@ -72,7 +81,12 @@ class SamplePacker:
         """Return the counts over a shard that is being closed, as JSON."""
         part, self.of_split[split] = self.of_split[split], Tally()
         self.closed.add(part)
-        return {"tally": part.to_json(), "shape": self.shape, "heads": self.heads}
+        return {
+            "tally": part.to_json(),
+            "shape": self.shape,
+            "layers": self.layers,
+            "heads": self.heads,
+        }
 
     def add(
         self,
@@ -94,19 +108,35 @@ class SamplePacker:
 
         Raises:
             TraceError: It is there twice, stands in two splits, or is of another model.
+            ScoreError: Its score cannot be told, or is missing.
         """
+        trace = prepared.trace
+        if prepared.dropped:
+            # It keeps its number, so that those after it have theirs of the score file.
+            self.traces_of[trace.question_id] += 1
+        else:
+            number = self._number(prepared)
+            if prepared.waits:
+                prepared = self.order.settle(prepared, number)
         if prepared.dropped:
             self.dropped += 1
+            self.dropped_of[trace.question_id] += 1
             return
-        trace = prepared.trace
-        number = self._number(prepared)
         self._check_split(trace, split)
         if self.shape is None:
-            self.shape = prepared.shape
+            self.shape, self.layers = prepared.shape, trace.layers
         if self.shape != prepared.shape:
             raise refusal(trace, other_shape(prepared.shape, self.shape))
+        if self.layers != trace.layers:
+            raise refusal(
+                trace,
+                f"holds {layers_in_words(trace.layers)}, the traces before"
+                f" {layers_in_words(self.layers)}; extract them with the same --layers, or pack"
+                " each choice into its own data set",
+            )
         self._check_heads(trace, prepared.attention.heads)
         self.samples += 1
+        self.numbered += prepared.digest is not None
         if finished:
             return
         part = self.of_split[split]
@@ -140,12 +170,19 @@ class SamplePacker:
         note = [file, trace.position, prepared.digest]
         writer.add(split, row, {**prepared.members, META: meta}, note)
 
+    def take_dropped(self) -> dict[str, int]:
+        """Return the traces of the file that were left out, by question, and count anew."""
+        dropped, self.dropped_of = self.dropped_of, Counter()
+        return dict(dropped)
+
     def count_again(
         self, row: SampleRow, split: str, path: str, position: int, digest: int | None
     ) -> None:
         """Know a sample of a finished shard, whose file is not read again."""
         place = f"{path}, trace {position}"
         if digest is not None:
+            self.numbered += 1
+            self.order.remember(row.question_id, place)
             self.contents.setdefault((row.question_id, digest), (path, place))
         self.traces_of[row.question_id] += 1
         self.seen[row.question_id, row.trace] = place

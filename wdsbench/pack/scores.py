@@ -1,52 +1,102 @@
-"""Scores from a CSV file: question id to a number, and the label that a threshold makes of it."""
+"""Scores from a CSV file: a number for every trace, and the label that a threshold makes of it.
+
+    question_id,bleurt_score          question_id,trace,bleurt_score
+    q1,0.41                           q1,0,0.41
+    q2,0.93                           q1,1,0.88
+                                      q2,,0.93
+
+Without a column ``trace`` a score is of every trace of its question. With it a row is of one trace,
+by its number in the data set; a row whose cell is empty is of all traces of the question that have
+no row of their own. A row without a score says that there is none: nothing else is taken for it.
+"""
 
 from __future__ import annotations
 
 import csv
 import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from wdsbench.errors import ScoreError
 
 ID_COLUMN = "question_id"
+TRACE_COLUMN = "trace"
+#: As ``wdsbench score`` marks answers that give none; a score only where it is asked for by name.
+ABSTAINED_COLUMN = "abstained"
 DEFAULT_SCORE_COLUMN = "bleurt_score"
 
+_TRACE_MAX = 2**32 - 1  # the table keeps four bytes
+#: "1.0", too: as pandas writes integers of a column with empty cells.
+_TRACE_NUMBER = re.compile(r"([0-9]{1,10})(?:\.0+)?")
 
-def read_scores(path: Path, column: str | None = None) -> tuple[dict[str, float], str]:
-    """Return the score of every question and the name of the column it came from.
+
+@dataclass(frozen=True)
+class ScoreTable:
+    """The scores of a file.
+
+    Attributes:
+        scores: By (question id, trace number); number None: of all traces of the question without
+            a row of their own. A value None: there is a row, and no score in it.
+        numbers: Trace numbers that have a row, ascending, of the questions that have any.
+    """
+
+    scores: Mapping[tuple[str, int | None], float | None]
+    numbers: Mapping[str, tuple[int, ...]]
+
+    def of(self, question_id: str, number: int | None) -> float | None:
+        """Return the score of a trace, None where there is none; number None: that of the row for
+        all traces.
+        """
+        own = (question_id, number)
+        return self.scores[own] if own in self.scores else self.scores.get((question_id, None))
+
+
+def read_scores(path: Path, column: str | None = None) -> tuple[ScoreTable, str]:
+    """Return the scores of a file and the name of the column they came from.
 
     Args:
-        path: CSV with a header line, a column ``question_id`` and at least one column of numbers;
-            an empty cell is a question without a score.
-        column: Which column; None: ``bleurt_score``, or the only other column there is.
+        path: CSV with a header line, a column ``question_id``, perhaps a column ``trace`` of
+            integers, and at least one column of numbers; an empty cell is a trace without a score.
+        column: Which column; None: ``bleurt_score``, or the only one there is beside
+            ``abstained``.
 
     Raises:
-        ScoreError: The file cannot be read, has no such column, a value is not a finite number, or
-            a question has two different scores. The line is named.
+        ScoreError: The file cannot be read, has no such column, a value is not a finite number, a
+            trace number not an integer from 0, or a trace has two different scores. The line is
+            named.
     """
-    scores: dict[str, float] = {}
+    scores: dict[tuple[str, int | None], float | None] = {}
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
-            column = _choose_column(path, reader.fieldnames or (), column)
+            names = [name for name in reader.fieldnames or () if name]
+            column = _choose_column(path, names, column)
+            needed = [name for name in (ID_COLUMN, TRACE_COLUMN) if name in names] + [column]
             for record in reader:
                 question_id, text = record.get(ID_COLUMN), record.get(column)
+                trace = record.get(TRACE_COLUMN) if TRACE_COLUMN in names else ""
                 place = f"{path}, line {reader.line_num}"
-                if not question_id or text is None:
-                    raise ScoreError(f"{place}: needs a {ID_COLUMN} and a {column}")
-                if not text.strip():  # as pandas writes a missing number
-                    continue
-                score = _number(text, place, column)
-                if scores.setdefault(question_id, score) != score:
-                    raise ScoreError(
-                        f"{place}: question {question_id!r} has scores {scores[question_id]} and "
-                        f"{score}"
-                    )
+                if not question_id or text is None or trace is None:
+                    raise ScoreError(f"{place}: needs a {' and a '.join(needed)}")
+                key = (question_id, _trace_number(trace, place))
+                # Empty: as pandas writes a missing number.
+                score = _number(text, place, column) if text.strip() else None
+                before = scores.setdefault(key, score)
+                if before is None:
+                    scores[key] = score
+                elif score not in (None, before):
+                    raise ScoreError(f"{place}: {_named(*key)} has scores {before} and {score}")
     except OSError as error:
         raise ScoreError(f"{path}: cannot read scores: {error.strerror}") from error
     except (UnicodeDecodeError, csv.Error) as error:
         raise ScoreError(f"{path}: not a UTF-8 CSV file: {error}") from error
-    return scores, column
+    numbers: dict[str, list[int]] = {}
+    for question_id, number in scores:
+        if number is not None:
+            numbers.setdefault(question_id, []).append(number)
+    return ScoreTable(scores, {name: tuple(sorted(of)) for name, of in numbers.items()}), column
 
 
 def label_of(score: float, threshold: float) -> float:
@@ -54,21 +104,40 @@ def label_of(score: float, threshold: float) -> float:
     return 1.0 if score < threshold else 0.0
 
 
-def _choose_column(path: Path, names: object, column: str | None) -> str:
-    columns = [name for name in names if name] if isinstance(names, (list, tuple)) else []
+def _choose_column(path: Path, columns: list[str], column: str | None) -> str:
     if ID_COLUMN not in columns:
         raise ScoreError(f"{path}: no column {ID_COLUMN!r} among {columns}")
     twice = {name for name in columns if columns.count(name) > 1}
     if twice:
         raise ScoreError(f"{path}: column {sorted(twice)[0]!r} stands twice")
-    others = [name for name in columns if name != ID_COLUMN]
+    others = [name for name in columns if name not in (ID_COLUMN, TRACE_COLUMN)]
     if column is None:
-        column = others[0] if len(others) == 1 else DEFAULT_SCORE_COLUMN
+        measures = [name for name in others if name != ABSTAINED_COLUMN]
+        column = measures[0] if len(measures) == 1 else DEFAULT_SCORE_COLUMN
+    if column in (ID_COLUMN, TRACE_COLUMN):
+        raise ScoreError(
+            f"{path}: column {column!r} says which trace a score is of, and is none itself; choose"
+            f" one of {others} with --score-column"
+        )
     if column not in others:
         raise ScoreError(
             f"{path}: no score column {column!r} among {others}; choose one with --score-column"
         )
     return column
+
+
+def _trace_number(text: str, place: str) -> int | None:
+    text = text.strip()
+    if not text:
+        return None
+    found = _TRACE_NUMBER.fullmatch(text)
+    number = _TRACE_MAX + 1 if found is None else int(found[1])
+    if number > _TRACE_MAX:
+        raise ScoreError(
+            f"{place}: {TRACE_COLUMN} {text!r} is not an integer in 0 .. {_TRACE_MAX}; an empty"
+            " cell is of all traces without a row of their own"
+        )
+    return number
 
 
 def _number(text: str, place: str, column: str) -> float:
@@ -79,3 +148,7 @@ def _number(text: str, place: str, column: str) -> float:
     if not math.isfinite(score):
         raise ScoreError(f"{place}: {column} {text!r} is not a finite number")
     return score
+
+
+def _named(question_id: str, number: int | None) -> str:
+    return f"question {question_id!r}" + ("" if number is None else f", trace {number},")

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from wdsbench.errors import PackError, ShardError
 from wdsbench.files import write_whole
-from wdsbench.pack.scores import DEFAULT_SCORE_COLUMN, ID_COLUMN
+from wdsbench.pack.scores import DEFAULT_SCORE_COLUMN, ID_COLUMN, TRACE_COLUMN, label_of
 from wdsbench.progress import Progress, no_progress
 from wdsbench.shards.index import DatasetIndex
 from wdsbench.shards.members import (
@@ -42,6 +42,7 @@ from wdsbench.shards.members import (
     META,
     SKETCH,
 )
+from wdsbench.traces.check import REMARK_ANSWER_STATES
 from wdsbench.traces.npz import write_npz
 from wdsbench.traces.write import write_traces
 
@@ -214,6 +215,10 @@ def _raw(sample: _Sample, *, layered: bool) -> dict[str, Any]:
         }
         if meta["token_texts"]:
             raw["tokens_decoded"] = meta["token_texts"]
+        if meta.get("layers") is not None:
+            raw["layers"] = meta["layers"]
+        if REMARK_ANSWER_STATES in meta["provenance"]["remarks"]:
+            raw["states_of"] = "answer"
         if meta["prompt_length"] is not None:
             raw["prompt_length"] = meta["prompt_length"]
         if meta["token_logprobs"] is not None:
@@ -270,18 +275,45 @@ def _reduced(sample: _Sample) -> dict[str, Any]:
 
 
 def _scores(index: DatasetIndex, shards: list[int]) -> bytes | None:
-    """Return a CSV of the questions' scores; None where the data set has none."""
+    """Return a CSV of the scores; None where the data set has none.
+
+    Traces have rows of their own where those of a question differ.
+    """
     rows = np.flatnonzero(np.isin(index.columns["shard"], shards))
-    scores = index.columns["score"][rows]
-    known = rows[~np.isnan(scores)]
-    if not known.size:
+    scores: NDArray[np.float32] = index.columns["score"][rows]
+    known = ~np.isnan(scores)
+    if not known.any():
         return None
+    entry = index.labels
+    threshold = None if entry is None else entry.threshold
+    texts = _texts(scores, index.columns["label"][rows], threshold)
+    questions = index.question_ids(rows)
+    several = len(set(zip(questions, texts, strict=True))) > len(set(questions))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    column = index.labels.column if index.labels is not None else None
-    writer.writerow([ID_COLUMN, column or DEFAULT_SCORE_COLUMN])
-    lines = dict(
-        zip(index.question_ids(known), map(str, index.columns["score"][known]), strict=True)
-    )
-    writer.writerows(lines.items())
+    column = (entry and entry.column) or DEFAULT_SCORE_COLUMN
+    writer.writerow([ID_COLUMN, *([TRACE_COLUMN] if several else []), column])
+    if several:
+        numbers = index.columns["trace"][rows].tolist()
+        lines = zip(questions, numbers, texts, strict=True)
+        writer.writerows(line for line, has in zip(lines, known.tolist(), strict=True) if has)
+    else:
+        of_question = dict(zip(questions, texts, strict=True))
+        writer.writerows((question, score) for question, score in of_question.items() if score)
     return text.getvalue().encode()
+
+
+def _texts(
+    scores: NDArray[np.float32], labels: NDArray[np.float32], threshold: float | None
+) -> list[str]:
+    """Return scores as text that makes the same float32 and the same label; empty for NaN.
+
+    A float64 score just beside the threshold may have been rounded onto it, or across it.
+    """
+    texts = ["" if score != score else str(score) for score in scores]
+    if threshold is None:
+        return texts
+    for row, (text, label) in enumerate(zip(texts, labels.tolist(), strict=True)):
+        if text and 1 - label == label_of(float(text), threshold):
+            texts[row] = repr(math.nextafter(threshold, -math.inf) if label else threshold)
+    return texts

@@ -79,6 +79,7 @@ class Form:
         hidden: Stored dtype of the states: ``"<f2"``, ``"bf16"``, ``"<f4"``, ``"<f8"``.
         heads: H where anything of single heads is stored, else 0.
         full: H of stored maps, else 0.
+        numbers: Which of the model's layers they are; None: all of them.
     """
 
     layers: int
@@ -86,6 +87,7 @@ class Form:
     hidden: str
     heads: int
     full: int
+    numbers: tuple[int, ...] | None = None
 
     @classmethod
     def of(cls, index: DatasetIndex) -> Form:
@@ -97,6 +99,7 @@ class Form:
             hidden=index.file.fields["hidden"].dtype,
             heads=index.num_heads,
             full=0 if full is None else int(full.shape[1] or 0),
+            numbers=index.model_layers,
         )
 
 
@@ -226,7 +229,7 @@ def check_contents(
         except _Wrong as wrong:
             faults.append(wrong.fault)
     if META in members and META not in damaged:
-        faults += _meta_faults(facts, members[META])
+        faults += _meta_faults(form, facts, members[META])
     elif META not in damaged and facts.told:
         faults.append(Fault("member", META, None, f"there is no {META}; every sample has one"))
     return faults, seen
@@ -252,7 +255,7 @@ def _check_hidden(
     wanted = (form.layers, facts.state_tokens, form.features)
     if states.values.shape != wanted or states.values.dtype.str != stored:
         raise states.misshapen(f"{wanted} of {stored} as the index says")
-    _look_at_states(states, form, seen)
+    _look_at_states(states, form, facts, seen)
     if scale_data is None:
         return
     scale = _parsed(HIDDEN_SCALE, scale_data)
@@ -270,7 +273,7 @@ def _check_hidden(
     seen.scaled += factors != 1
 
 
-def _look_at_states(states: _Array, form: Form, seen: LayersSeen) -> None:
+def _look_at_states(states: _Array, form: Form, facts: Facts, seen: LayersSeen) -> None:
     """Note maxima and infinities; refuse NaN."""
     layers = states.values.reshape(form.layers, -1)
     if layers.size <= _BLOCK_ELEMENTS:
@@ -288,9 +291,10 @@ def _look_at_states(states: _Array, form: Form, seen: LayersSeen) -> None:
         nan = ~(magnitudes <= limit)  # true of NaN itself
         if nan.any():
             place = int(nan.argmax())
+            token = facts.tokens - facts.state_tokens + place // form.features
             raise states.wrong(
                 layer * layers.shape[1] + place,
-                f"NaN in layer {layer}, token {place // form.features}, feature"
+                f"NaN in layer {layer}, token {token}, feature"
                 f" {place % form.features}; NaN is never packed: extract this trace again",
             )
         seen.infinities[layer] += int((magnitudes == limit).sum())
@@ -389,7 +393,7 @@ def _check_finite(array: _Array, what: str) -> None:
             raise array.wrong(place, f"{what} {place} is {flat[place]}, expected a finite number")
 
 
-def _meta_faults(facts: Facts, data: NDArray[np.uint8]) -> list[Fault]:
+def _meta_faults(form: Form, facts: Facts, data: NDArray[np.uint8]) -> list[Fault]:
     try:
         meta = json.loads(data.tobytes())
     except ValueError as error:
@@ -399,11 +403,14 @@ def _meta_faults(facts: Facts, data: NDArray[np.uint8]) -> list[Fault]:
         return [Fault("meta", META, 0, f"a JSON {type(meta).__name__}, expected an object")]
     if not facts.told:
         return []
-    return [Fault("meta", META, 0, detail) for detail in _disagreements(meta, facts)]
+    return [Fault("meta", META, 0, detail) for detail in _disagreements(meta, form, facts)]
 
 
-def _disagreements(meta: dict[str, Any], facts: Facts) -> Iterator[str]:
-    """Yield where ``meta.json`` and the table say different things."""
+def _disagreements(meta: dict[str, Any], form: Form, facts: Facts) -> Iterator[str]:
+    """Yield where ``meta.json`` and the table, or the index, say different things."""
+    numbers = None if form.numbers is None else list(form.numbers)
+    if meta.get("layers") != numbers:
+        yield f"layers is {meta.get('layers')!r}, the index says {numbers!r}"
     prompt = None if facts.prompt_length < 0 else facts.prompt_length
     for name, table in (
         ("question_id", facts.question_id),

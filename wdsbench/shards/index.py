@@ -3,9 +3,10 @@ table beside it.
 
 Columns of the table, one row a sample, rows in shard order (train, val, test):
 
-    key S57 · shard u4 · split u1 · trace u4 · tokens u4 (T) · state_tokens u4 (T of the stored
-    states, 1 where only the last were saved) · prompt_length i4 (-1 unknown) · label f4 · score f4
-    (NaN unknown) question_offset u8 [n + 1] into question_bytes u1: UTF-8 question ids
+    key S57 · shard u4 · split u1 · trace u4 · tokens u4 (T) · state_tokens u4 (t: states are those
+    of the last t tokens; T, T - prompt_length where only the answer's were saved, 1 where only the
+    last one's) · prompt_length i4 (-1 unknown) · label f4 · score f4 (NaN unknown)
+    question_offset u8 [n + 1] into question_bytes u1: UTF-8 question ids
     <member>.offset u8, <member>.size u8 (0: no such member), <member>.xxh3 u8, for every member
     that some sample has
 """
@@ -14,8 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,8 +106,9 @@ class LabelsEntry(BaseModel):
 class IndexFile(BaseModel):
     """``index.json`` as it stands on the disk.
 
-    ``provenance`` says how the shards were packed; ``labels`` where the labels come from now (None:
-    of an index written before there was such an entry).
+    ``provenance`` says how the shards were packed, and under ``layers`` which of the model's layers
+    they hold (missing: all of them); ``labels`` where the labels come from now (None: of an index
+    written before there was such an entry).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
@@ -151,6 +154,21 @@ def split_entries(columns: dict[str, NDArray[Any]]) -> dict[Split, SplitEntry]:
             unlabelled=int(np.isnan(labels).sum()),
         )
     return entries
+
+
+def is_layer_list(value: object, count: int) -> TypeGuard[list[int]]:
+    """Return whether ``value`` names ``count`` layers of a model, ascending, from 0."""
+    return (
+        isinstance(value, list)
+        and len(value) == count
+        and all(type(number) is int for number in value)
+        and all(before < after for before, after in pairwise([-1, *value]))
+    )
+
+
+def layers_in_words(layers: Sequence[int] | None) -> str:
+    """Return ``"layers 0, 15"``; ``"all layers"`` for None."""
+    return "all layers" if layers is None else f"layers {', '.join(map(str, layers))}"
 
 
 def superseded_tables(folder: Path, names: Sequence[str]) -> list[str]:
@@ -267,6 +285,31 @@ class DatasetIndex:
     def num_layers(self) -> int:
         """L: layers of every sample's hidden states."""
         return self._hidden_axis(0)
+
+    @property
+    def model_layers(self) -> tuple[int, ...] | None:
+        """Which of the model's layers the L stored ones are, ascending, from 0; None: all of them.
+
+        Raises:
+            ShardError: What the index says is no such list.
+        """
+        numbers = self.file.provenance.get("layers")
+        if numbers is None:
+            return None
+        if not is_layer_list(numbers, self.num_layers):
+            raise ShardError(
+                f"layers are {str(numbers)[:200]}, expected {self.num_layers} ascending integers",
+                shard=str(self.folder / INDEX_NAME),
+            )
+        return tuple(numbers)
+
+    @cached_property
+    def of_answer(self) -> NDArray[np.bool_]:
+        """bool ``[n]``: samples that hold the states of their answer's tokens alone."""
+        prompt = self.columns["prompt_length"].astype(np.int64)
+        answer = self.columns["tokens"].astype(np.int64) - prompt
+        found: NDArray[np.bool_] = (prompt > 0) & (self.columns["state_tokens"] == answer)
+        return found
 
     @property
     def num_features(self) -> int:

@@ -106,7 +106,7 @@ def meta_member(trace: Trace, trace_number: int, file_name: str) -> Pieces:
         logprobs = [
             float(str(value)) if math.isfinite(value) else None for value in trace.token_logprobs
         ]
-    meta = {
+    meta: dict[str, Any] = {
         "question_id": trace.question_id,
         "trace": trace_number,
         "tokens": trace.tokens.tolist(),
@@ -120,5 +120,7 @@ def meta_member(trace: Trace, trace_number: int, file_name: str) -> Pieces:
             "remarks": list(trace.remarks),
         },
     }
+    if trace.layers is not None:
+        meta["layers"] = list(trace.layers)
     text = json.dumps(meta, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return [text.encode("ascii")]

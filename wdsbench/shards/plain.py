@@ -30,6 +30,8 @@ from wdsbench.shards.index import (
     IndexFile,
     ShardEntry,
     as_split,
+    is_layer_list,
+    layers_in_words,
     split_entries,
 )
 from wdsbench.shards.members import (
@@ -64,6 +66,7 @@ class _Sample:
     trace: int = 0
     label: float = math.nan
     score: float = math.nan
+    layers: list[int] | None = None
 
 
 def index_tars(paths: Sequence[Path]) -> DatasetIndex:
@@ -71,21 +74,24 @@ def index_tars(paths: Sequence[Path]) -> DatasetIndex:
 
     Raises:
         ShardError: A tar is damaged, a key comes twice or its members are apart, ``hidden.npy`` is
-            missing, or its shapes disagree. Shard, member and byte are named.
+            missing, or samples disagree in shape or layers. Shard, member and byte are named.
     """
     ordered = sorted(paths, key=lambda path: (SPLITS.index(_split_of(path)), path))
     shards: list[tuple[Path, list[_Sample]]] = []
     shape: tuple[int, int, str] | None = None
+    first: _Sample | None = None
     heads = 0
     for path in ordered:
         with _opened(path) as descriptor:
             samples = list(_samples(path, descriptor))
             for sample in samples:
                 shape = _read_shape(path, descriptor, sample, shape)
-                _read_meta(path, descriptor, sample)
+                _read_meta(path, descriptor, sample, shape[0])
+                first = first or sample
+                _check_layers(path, sample, first)
                 heads = heads or _read_heads(path, descriptor, sample, shape[0])
         shards.append((path, samples))
-    if shape is None:
+    if shape is None or first is None:
         raise ShardError(f"no sample in {len(paths)} tar files; there is nothing to read")
     columns = _columns(shards)
     layers, features, dtype = shape
@@ -117,7 +123,7 @@ def index_tars(paths: Sequence[Path]) -> DatasetIndex:
         fields=fields,
         splits=split_entries(columns),
         layers=[],
-        provenance={},
+        provenance={} if first.layers is None else {"layers": first.layers},
         table=TableSpec(file="", size_bytes=0, xxh3="", columns=[]),
     )
     return _PlainIndex(Path(), file, columns)
@@ -243,8 +249,18 @@ def _npy_header(
     return descr, axes
 
 
-def _read_meta(path: Path, descriptor: int, sample: _Sample) -> None:
-    """Take question id, prompt length, T, label and score from ``meta.json`` where it has them."""
+def _check_layers(path: Path, sample: _Sample, first: _Sample) -> None:
+    """Check that a sample holds the same of its model's layers as the first."""
+    if sample.layers != first.layers:
+        raise ShardError(
+            f"sample {sample.key} holds {layers_in_words(sample.layers)}, {first.key}"
+            f" {layers_in_words(first.layers)}; open each choice of layers by itself",
+            shard=str(path),
+        )
+
+
+def _read_meta(path: Path, descriptor: int, sample: _Sample, layers: int) -> None:
+    """Take what ``meta.json`` has of question id, prompt length, T, label, score and layers."""
     sample.question_id = sample.key
     if META not in sample.places:
         return
@@ -260,6 +276,8 @@ def _read_meta(path: Path, descriptor: int, sample: _Sample) -> None:
         sample.tokens = len(meta.get("tokens") or ()) or sample.state_tokens
         sample.label = float(math.nan if meta.get("label") is None else meta["label"])
         sample.score = float(math.nan if meta.get("score") is None else meta["score"])
+        if is_layer_list(meta.get("layers"), layers):  # else it is somebody else's
+            sample.layers = meta["layers"]
     except (ValueError, TypeError) as error:
         raise DecodeError(
             f"not the JSON of a trace: {error}",

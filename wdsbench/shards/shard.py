@@ -55,6 +55,7 @@ class OpenShard:
         file: What it is written to.
         tar: What members go through.
         rows: Of its samples.
+        notes: What the journal keeps of each.
     """
 
     def __init__(self, path: Path, split: str) -> None:
@@ -63,7 +64,7 @@ class OpenShard:
         # Closed and renamed by whoever flushes it, or by an abort.
         self.file: BinaryIO = temp_path(path).open("wb")
         self.rows: list[PlacedRow] = []
-        self._notes: list[Any] = []
+        self.notes: list[Any] = []
         self.tar = TarWriter(self.file)
 
     @property
@@ -79,7 +80,7 @@ class OpenShard:
             if name in members
         }
         self.rows.append((row, placements))
-        self._notes.append(note)
+        self.notes.append(note)
 
     def close(self) -> ClosedShard:
         """Write the archive's end; the file stays open, to be flushed."""
@@ -108,7 +109,7 @@ class OpenShard:
         return {
             "shard": entry.model_dump(),
             "rows": [
-                [*astuple(row), note] for (row, _), note in zip(self.rows, self._notes, strict=True)
+                [*astuple(row), note] for (row, _), note in zip(self.rows, self.notes, strict=True)
             ],
             "members": members,
             "summary": summary,

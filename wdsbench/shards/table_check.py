@@ -35,6 +35,11 @@ def shape_problems(index: DatasetIndex) -> Iterator[Problem]:
     hidden = index.file.fields.get("hidden")
     if hidden is None or len(hidden.shape) != 3 or None in (hidden.shape[0], hidden.shape[2]):
         yield Problem("index", "no field hidden of shape [L, null, D]", INDEX_NAME)
+    else:
+        try:
+            _ = index.model_layers
+        except ShardError as error:
+            yield Problem("index", error.detail, INDEX_NAME)
     urls = [entry.url for entry in index.file.shardlist]
     for url in sorted(set(urls)):
         if Path(url).name != url or url in ("", ".", ".."):
@@ -84,7 +89,10 @@ def table_problems(index: DatasetIndex) -> Iterator[Problem]:
         (columns["shard"] != shard_column, "shard {shard} is not the one it stands in"),
         (columns["split"] >= len(SPLITS), "split {split} is not one of 0, 1, 2"),
         (tokens < 1, "{tokens} tokens"),
-        ((states != tokens) & (states != 1), "states of {state_tokens} tokens beside {tokens}"),
+        (
+            (states != tokens) & (states != 1) & ~index.of_answer,
+            "states of {state_tokens} tokens beside {tokens} (prompt {prompt_length})",
+        ),
         (
             (prompt != -1) & ((prompt < 1) | (prompt >= tokens)),
             "prompt of {prompt_length} tokens of {tokens}",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,7 @@ class DatasetWriter:
         run: dict[str, Any] | None = None,
         resume: bool = False,
         summary: Callable[[str], Any] = lambda _: None,
+        check: Callable[[DatasetWriter], None] = lambda _: None,
     ) -> None:
         """Prepare ``folder``.
 
@@ -77,12 +78,15 @@ class DatasetWriter:
             resume: Take over what a killed run of the same ``run`` has finished.
             summary: Called with the split of each shard that is closed; the journal keeps what it
                 returns.
+            check: Called, where a killed run is taken over, once it is known what of it is whole
+                and before the rest is removed; a PackError from it leaves all as it is.
 
         Raises:
             PackError: The folder holds a data set, or shards that are not ours to remove; or the
                 killed run was another one, whose files are left as they are.
         """
         self._prepare(folder, shard_mb, summary)
+        self._check = check
         self._resume = resume
         self._claim = FolderClaim(
             folder, last=INDEX_NAME, superseded=superseded_tables, keep=resume
@@ -144,6 +148,7 @@ class DatasetWriter:
         self._open: dict[str, OpenShard] = {}
         self._first = dict.fromkeys(SPLITS, 0)
         self._closed: dict[str, list[ClosedShard]] = {split: [] for split in SPLITS}
+        self._unfinished: dict[str, OpenShard] = {}  # open, or closed and being flushed; by name
         self._flusher = Flusher()
 
     def add(
@@ -170,13 +175,22 @@ class DatasetWriter:
         except OSError as error:
             raise self._cannot_write(error) from error
 
-    def remember(self, record: Any) -> None:
-        """Keep JSON in the journal, for a run that goes on; it reaches the disk with a shard."""
+    def remember(self, record: Any, *, flush: bool = False) -> None:
+        """Keep JSON in the journal, for a run that goes on; it reaches the disk with a shard, or,
+        with ``flush``, at once.
+        """
         if self._journal is not None:
             try:
-                self._journal.append({"record": record}, flush=False)
+                self._journal.append({"record": record}, flush=flush)
             except OSError as error:
                 raise self._cannot_write(error) from error
+
+    def unfinished_notes(self) -> Iterator[Any]:
+        """Yield the notes of all samples whose shard is not yet on the disk under its own name, and
+        in the journal.
+        """
+        for shard in list(self._unfinished.values()):
+            yield from shard.notes
 
     def add_file(self, name: str, data: bytes) -> None:
         """Write a file of its own beside the shards; a resumed run's is there already.
@@ -261,6 +275,7 @@ class DatasetWriter:
         for shard in self._open.values():
             shard.file.close()
         self._open.clear()
+        self._unfinished.clear()
         if self._journal is not None:
             self._journal.close()
             self._journal = None
@@ -304,6 +319,10 @@ class DatasetWriter:
         kept = {JOURNAL_NAME, *(record["file"] for record in records if "file" in record)}
         self.records = [record["record"] for record in records if "record" in record]
         kept |= self._take_over({r["shard"]["url"]: r for r in records if "shard" in r})
+        try:
+            self._check(self)
+        except PackError as error:
+            raise _OtherRunError(str(error)) from error
         for name in self._claim.names:
             if name not in kept or not (self.folder / name).is_file():
                 self._claim.remove(name)
@@ -328,7 +347,7 @@ class DatasetWriter:
     def _start(self, split: str) -> OpenShard:
         number = self._first[split] + len(self._closed[split])
         path = self._claim.new_file(shard_name(split, number))
-        self._open[split] = OpenShard(path, split)
+        self._open[split] = self._unfinished[path.name] = OpenShard(path, split)
         return self._open[split]
 
     def _close(self, split: str) -> None:
@@ -343,12 +362,13 @@ class DatasetWriter:
         def note() -> None:
             if record is not None and self._journal is not None:
                 self._journal.append(record)
+            del self._unfinished[shard.path.name]
 
         self._flusher.whole(shard.file, shard.path, note)
 
 
 class _OtherRunError(Exception):
-    """The folder holds the files of another run."""
+    """The folder holds the files of a run that cannot be taken over."""
 
 
 def _short(value: Any) -> str:

@@ -1,0 +1,197 @@
+"""Files packed as they come give the bytes of ``pack``, and are spent when shards hold them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import make_raw, write_pickle
+
+from wdsbench.errors import PackError, ScoreError, TraceError
+from wdsbench.pack import Packing, PackOptions, PackReport, pack
+from wdsbench.shards.index import DatasetIndex
+
+FILES, TRACES = 5, 8
+#: So small that a file's samples stand in several shards.
+OPTIONS = PackOptions(shard_mb=0.02, missing_score="keep", score_column="f1")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def make_files(folder: Path, *, numbered: bool = True) -> list[Path]:
+    """Write raw files, two traces to a question, which may stand in two files; and their scores:
+    by trace, some missing, of each file and of all (``all.csv``).
+    """
+    files, everything = [], ["question_id,trace,f1\n"]
+    for number in range(FILES):
+        raws, lines = [], []
+        for i in range(TRACES):
+            place = number * TRACES + i + 1  # + 1: every fourth question spans two files
+            raw = make_raw(f"q{place // 2}", seed=place)
+            raws.append({**raw, "trace_number": place % 2} if numbered else raw)
+            lines.append(f"q{place // 2},{place % 2},{'' if i == 3 else place % 7 / 7}\n")
+        files.append(write_pickle(folder / "t" / f"b{number}.pkl", raws))
+        everything += lines
+        files[-1].with_suffix(".csv").write_text("".join(["question_id,trace,f1\n", *lines]))
+    (folder / "all.csv").write_text("".join(everything))
+    return files
+
+
+def pack_at_once(
+    folder: Path, files: list[Path], out: str = "whole", *, scored: bool
+) -> PackReport:
+    return pack(
+        [str(file) for file in files],
+        folder / out,
+        scores=folder / "all.csv" if scored else None,
+        options=OPTIONS,
+    )
+
+
+def scores_of(file: Path, *, scored: bool = True) -> Path | None:
+    return file.with_suffix(".csv") if scored else None
+
+
+@pytest.mark.parametrize("scored", [True, False])
+def test_the_bytes_of_pack(scored: bool, tmp_path: Path) -> None:
+    files = make_files(tmp_path)
+    whole = pack_at_once(tmp_path, files, scored=scored)
+    with Packing(tmp_path / "out", OPTIONS) as packing:
+        for file in files:
+            packing.add_file(file, scores_of(file, scored=scored))
+        report = packing.finish(tmp_path / "all.csv" if scored else None)
+        assert packing.spent_files() == files
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+    assert report == whole
+    assert whole.unlabelled == (FILES if scored else FILES * TRACES)
+
+
+def test_traces_without_a_number_are_numbered_as_by_pack(tmp_path: Path) -> None:
+    files = make_files(tmp_path, numbered=False)
+    pack_at_once(tmp_path, files, scored=False)
+    with Packing(tmp_path / "out", OPTIONS) as packing:
+        for file in files:
+            packing.add_file(file)
+        packing.finish()
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+    with (
+        Packing(tmp_path / "scored", OPTIONS) as packing,
+        pytest.raises(ScoreError, match=r"b0\.pkl, trace 0, .*give the traces a trace_number, or"),
+    ):
+        packing.add_file(files[0], scores_of(files[0]))
+
+
+def test_a_file_is_spent_when_finished_shards_hold_all_of_it(tmp_path: Path) -> None:
+    """What is not spent suffices, with the finished shards, to make the data set."""
+    files = make_files(tmp_path)
+    pack_at_once(tmp_path, files, scored=True)
+    out = tmp_path / "out"
+    with Packing(out, OPTIONS) as packing:
+        for file in files[:4]:
+            packing.add_file(file, scores_of(file))
+        packing._run.writer._flusher.wait()
+        spent = packing.spent_files()
+        assert packing.spent_files() == []
+    assert 1 <= len(spent) < 4
+    assert spent == files[: len(spent)]
+    for file in spent:
+        file.unlink()
+    with Packing(out, OPTIONS, resume=True) as packing:
+        for file in files:
+            packing.add_file(file, scores_of(file))
+        packing.finish(tmp_path / "all.csv")
+        assert packing.spent_files() == files[len(spent) :]
+    assert contents(out) == contents(tmp_path / "whole")
+
+
+def part_of_a_run(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Leave an unfinished data set in ``out`` and return all files, and those that are removed."""
+    files = make_files(folder)
+    with Packing(folder / "out", OPTIONS) as packing:
+        for file in files[:4]:
+            packing.add_file(file, scores_of(file))
+        packing._run.writer._flusher.wait()
+        spent = packing.spent_files()
+    for file in spent:
+        file.unlink()
+    return files, spent
+
+
+@pytest.mark.parametrize("damage", ["cut", "gone"])
+def test_the_only_copy_is_not_thrown_away(damage: str, tmp_path: Path) -> None:
+    files, spent = part_of_a_run(tmp_path)
+    out = tmp_path / "out"
+    before = contents(out)
+    for refused in (
+        lambda: pack([str(files[-1])], out, options=PackOptions(missing_score="keep")),
+        lambda: Packing(out, OPTIONS),
+    ):
+        with pytest.raises(PackError, match="holds an unfinished run"):
+            refused()
+    shard = out / "train-000000.tar"
+    data = shard.read_bytes()
+    shard.unlink()
+    if damage == "cut":
+        shard.write_bytes(data[:-512])
+    with pytest.raises(PackError, match=rf"damaged or gone, .*\({spent[0].name}; "):
+        Packing(out, OPTIONS, resume=True)
+    shard.write_bytes(data)
+    assert contents(out) == before
+    with Packing(out, OPTIONS, resume=True) as packing:
+        for file in files:
+            packing.add_file(file, scores_of(file))
+        packing.finish(tmp_path / "all.csv")
+    assert len(DatasetIndex.open(out)) == FILES * TRACES
+
+
+def test_other_files_and_other_settings_are_refused(tmp_path: Path) -> None:
+    files, spent = part_of_a_run(tmp_path)
+    out = tmp_path / "out"
+    with pytest.raises(PackError, match=r"with threshold 0\.5, this one has 0\.2"):
+        Packing(out, PackOptions(**{**vars(OPTIONS), "threshold": 0.2}), resume=True)
+    with pytest.raises(PackError, match=r"with source \{\}, this one has \{\"model\": 2\}"):
+        Packing(out, OPTIONS, source={"model": 2}, resume=True)
+    with (
+        Packing(out, OPTIONS, resume=True) as packing,
+        pytest.raises(PackError, match=r"file 1 of the run .* was b0\.pkl, now it is .*b4\.pkl"),
+    ):
+        packing.add_file(files[4], scores_of(files[4]))
+    with Packing(out, OPTIONS, overwrite=True) as packing:
+        with pytest.raises(PackError, match=rf"{spent[0].name} is gone, and .* put it back"):
+            packing.add_file(spent[0], scores_of(spent[0]))
+        packing.add_file(files[4], scores_of(files[4]))
+        with pytest.raises(ValueError, match="not from both"):
+            packing.finish()
+        assert packing.finish(scores_of(files[4])).samples == TRACES
+
+
+def test_where_nothing_is_finished_nothing_is_left(tmp_path: Path) -> None:
+    files = make_files(tmp_path)
+    with Packing(tmp_path / "out", OPTIONS), pytest.raises(TraceError):
+        raise TraceError("nothing came")
+    assert not (tmp_path / "out").exists()
+    with (
+        Packing(tmp_path / "out", OPTIONS) as packing,
+        pytest.raises(PackError, match="no trace to pack in 0 files"),
+    ):
+        packing.finish()
+    assert not (tmp_path / "out").exists()
+    bad = write_pickle(tmp_path / "bad.pkl", [make_raw("a", seed=1), {"question_id": "b"}])
+    with Packing(tmp_path / "out", OPTIONS) as packing:
+        packing.add_file(files[0])
+        with pytest.raises(TraceError, match=r"bad\.pkl"):
+            packing.add_file(bad)
+        with pytest.raises(PackError, match="packed in part"):
+            packing.finish()
+    with pytest.raises(PackError, match="holds an unfinished run; go on with it with resume"):
+        Packing(tmp_path / "out", OPTIONS)
+
+
+@pytest.mark.parametrize("options", [{"reduce": "pca:2"}, {"split_by": "file"}])
+def test_what_must_know_all_files_is_refused(options: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="must know all files first"):
+        Packing(tmp_path / "out", PackOptions(**options))
+    assert not (tmp_path / "out").exists()
