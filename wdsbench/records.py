@@ -21,8 +21,8 @@ class Trace:
 
     Attributes:
         question_id: The question's id, always ``str``.
-        hidden: float16, float32 or float64 ``[L, T, D]``; ``[L, 1, D]`` where only the last
-            token's states were saved.
+        hidden: float16, float32 or float64 ``[L, t, D]``: states of the last t tokens. t is T, or
+            T - prompt_length where only the answer's were saved, or 1 where only the last one's.
         attentions: L arrays ``[H, T, T]`` of a float dtype (row i: what token i attends to), or
             None.
         tokens: int64 ``[T]`` token ids, prompt and answer as one sequence, the answer last; empty
@@ -36,6 +36,7 @@ class Trace:
         label: 1.0 hallucinated, 0.0 right, None where the file carries no label.
         graphs: Per-layer edges where the source holds graphs instead of attention maps, or None.
         reduced: What extraction kept of the maps instead of, or beside, the maps; or None.
+        layers: Which of the model's layers the L are, ascending, from 0; None: all of them.
         file: Path of the raw file.
         position: Place in that file, from 0.
         remarks: What the reader changed to bring the trace into this form; counted by the packer.
@@ -53,6 +54,7 @@ class Trace:
     label: float | None = None
     graphs: list[LayerEdges] | None = None
     reduced: ReducedAttention | None = None
+    layers: tuple[int, ...] | None = None
     file: str = ""
     position: int = 0
     remarks: tuple[str, ...] = ()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
-from builders import Packed, make_dataset
+from builders import Packed, make_dataset, make_raw, write_pickle
 
 from wdsbench.cli.main import main
+from wdsbench.pack import PackOptions, pack
 from wdsbench.shards.index import DatasetIndex
 
 
@@ -33,6 +35,7 @@ def test_help_shows_one_example(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_data_set(packed: Packed, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(packed.folder) == 0
     out = capsys.readouterr().out
+    assert "state tokens" not in out
     assert out.startswith(f"{packed.folder}: 20 samples of 20 questions, ")
     for title in ("splits", "fields", "members", "lengths", "layers", "shards"):
         assert f"\n{title}" in out
@@ -46,6 +49,41 @@ def test_a_data_set(packed: Packed, capsys: pytest.CaptureFixture[str]) -> None:
     assert err == ""
     assert run(f"{packed.folder}/*.tar") == 0
     assert run(packed.folder / "train-000000.tar", packed.folder / "train-000001.tar") == 0
+
+
+def test_layers_and_tokens_that_were_chosen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raws = []
+    for number in range(6):
+        raw = make_raw(f"q{number}", seed=number, tokens=8)
+        states = [layer[raw["prompt_length"] :] for layer in raw["hidden_states"]]
+        raws.append(
+            {
+                **raw,
+                "layers": [0, 15, 31],
+                "hidden_states": states,
+                "states_of": "answer",
+                "label": 1,
+            }
+        )
+    source = write_pickle(tmp_path / "t.pkl", raws)
+    pack([str(source)], tmp_path / "out", options=PackOptions())
+    for place in (source, tmp_path / "out"):
+        assert run(place, "--json") == 0
+        found = json.loads(capsys.readouterr().out)
+        assert [row["model_layer"] for row in found["layers"]] == [0, 15, 31]
+        assert [row["layer"] for row in found["layers"]] == [0, 1, 2]
+        assert run(place) == 0
+        out = capsys.readouterr().out
+        assert re.search(r"^1 +15 ", out, re.MULTILINE)
+        assert "states of the answer's tokens only" in " ".join(out.split())
+    assert "  layers: [0, 15, 31]" in out
+    assert "state tokens" in out
+    assert found["state_tokens"]["total"] == 6 * 4
+    assert run(source, "--sample", "q1", "--json") == 0
+    rows = json.loads(capsys.readouterr().out)["layers"]
+    assert [row["model_layer"] for row in rows] == [0, 15, 31]
 
 
 def test_a_sample(packed: Packed, capsys: pytest.CaptureFixture[str]) -> None:

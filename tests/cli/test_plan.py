@@ -93,6 +93,8 @@ def report(home: Path, capsys: pytest.CaptureFixture[str], *options: str) -> dic
         (("full",), {"layers": [0, 2]}),
         (("edges", "sketch"), {"tokens": "last"}),
         ((), {"tokens": "last"}),
+        (("edges", "sketch"), {"tokens": "answer"}),
+        ((), {"tokens": "answer"}),
     ],
     ids=str,
 )
@@ -164,6 +166,18 @@ def test_the_probe_gives_a_time(home: Path, capsys: pytest.CaptureFixture[str]) 
     assert 1 <= found["answer_tokens"] <= 8
 
 
+def test_many_answers_are_counted_and_not_laid_out(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = report(home, capsys, "--probe", "0")
+    assert run(home, "--probe", "0", "--answers-per-question", str(10**9), "--json") == 1  # too big
+    many = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert many["traces"] == QUESTIONS * 10**9
+    assert many["raw"] == one["raw"] * 10**9
+    row, wanted = (found["per_1000_traces"]["full"]["raw"] for found in (many, one))
+    assert row == pytest.approx(wanted)
+
+
 def test_weights_are_not_needed(home: Path, tmp_path: Path) -> None:
     shutil.copytree(home / "model", tmp_path / "model", ignore=shutil.ignore_patterns("*.safe*"))
     (tmp_path / "q.jsonl").write_bytes((home / "q.jsonl").read_bytes())
@@ -186,6 +200,11 @@ BAD: list[tuple[list[str], str]] = [
     (["--max-new-tokens", "0"], "max_new_tokens is 0"),
     (["--answers-per-question", "0"], "answers_per_question is 0"),
     (["--layers", "x"], "--layers 'x' is no list of numbers"),
+    (["--layers", "0,4", "--probe", "0"], "--layers 0,4: the model has layers 0 to 3"),
+    (["--layers", ",", "--probe", "0"], "--layers ,: the model has layers 0 to 3"),
+    (["--probe", "-1"], "probe is -1; allowed are 0 (none) and more"),
+    (["--tokens", "first"], "tokens is 'first'; allowed are all, answer, last"),
+    (["--tokens", "first", "--probe", "0"], "tokens is 'first'; allowed are all, answer, last"),
     (["--model", "./missing"], "model ./missing cannot be read"),
 ]
 

@@ -14,6 +14,7 @@ from shards.damage import flip, spot
 
 import wdsbench
 from wdsbench.cli.main import main
+from wdsbench.pack import PackOptions, pack
 from wdsbench.shards.claim import MARKER_NAME
 
 DEMO = Path(wdsbench.__file__).parent / "demo"
@@ -163,6 +164,18 @@ def test_recompute(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert run(tmp_path / "wrong", *words) == 1
         out = capsys.readouterr().out
         assert "1 are not as stored" in out
+        # What was chosen of layers and tokens need not be told again.
+        chosen: dict[str, Any] = {"layers": [1, 4], "tokens": "answer", "attention": ("edges",)}
+        extract(model, tokenizer, questions, tmp_path / "chosen", **chosen)
+        options = PackOptions(attention=("edges",), missing_score="keep")
+        pack([str(tmp_path / "chosen" / "*.pkl.gz")], tmp_path / "shards", options=options)
+        for source in (tmp_path / "chosen", tmp_path / "shards"):
+            assert run(source, *words, "--json") == 0
+            report = json.loads(capsys.readouterr().out)["recompute"]
+            states = [found for found in report["deviations"] if found["kind"] == "states"]
+            assert [found["layer"] for found in states] == [1, 4]
+        assert run(tmp_path / "shards", *words, "--layers", "0,4") == 1
+        assert "holds layers 1, 4, --layers gives layers 0, 4" in capsys.readouterr().err
         assert "EXCEEDED" in out
     finally:
         torch.set_num_threads(threads)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from builders import FEATURES, LAYERS, Packed, make_dataset
+from builders import FEATURES, LAYERS, Packed, make_dataset, make_raw, write_pickle
 
 from wdsbench.cli.main import main
 from wdsbench.detect.registry import DetectorShape, detector_spec
@@ -81,6 +81,21 @@ def test_raw_file(full: Packed, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert (report["layers"], report["panels"]) == ([0, LAYERS - 1], ["heatmap"])
     assert report["trace"] == "question q/8.é"
     assert (tmp_path / report["out"]).stat().st_size == report["bytes"]
+
+
+def test_layers_are_named_as_the_model_names_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raw = {**make_raw("q", seed=0), "layers": [0, 15, 31]}
+    path = str(write_pickle(tmp_path / "a.pkl", [raw]))
+    for text, layers in (("31,0", [31, 0]), ("15", [15]), ("-1,31,-3", [31, 0])):
+        assert run("view", path, "--layers", text, "--norms", "--json") == 0
+        assert json.loads(capsys.readouterr().out)["layers"] == layers
+    assert run("view", path, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["layers"] == [0, 15, 31]
+    for text in ("1", "-4", "x", "32"):
+        assert run("view", path, "--layers", text) == 1
+        assert f"'{text}' is not a layer; the trace has 0, 15, 31 (-1" in capsys.readouterr().err
 
 
 def test_missing_maps_are_said_with_the_option_that_keeps_them(

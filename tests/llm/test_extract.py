@@ -26,6 +26,7 @@ from wdsbench.llm.extract import extract
 from wdsbench.llm.model import load_model
 from wdsbench.llm.questions import Question, read_questions
 from wdsbench.records import Trace
+from wdsbench.traces import check
 from wdsbench.traces.files import expand_patterns, open_raw
 from wdsbench.traces.read import read_traces
 from wdsbench.traces.unpickle import load_pickle
@@ -278,18 +279,53 @@ def test_other_files_hold_the_same(file_format: str, tokenizer: Any, tmp_path: P
         assert np.array_equal(first.reduced.edges.index, second.reduced.edges.index)
         for name in ("question_id", "trace_number", "answer", "prompt_length", "token_texts"):
             assert getattr(first, name) == getattr(second, name)
+        assert first.layers == second.layers == (0, 2)
         assert np.array_equal(first.tokens, second.tokens)
         assert np.array_equal(first.token_logprobs, second.token_logprobs)  # type: ignore[arg-type]
 
 
-def test_only_the_last_tokens_states(tokenizer: Any, tmp_path: Path) -> None:
-    questions = make_questions(7)
-    for tokens in ("all", "last"):
-        extract(make_model(), tokenizer, questions, tmp_path / tokens, tokens=tokens)
-    for whole, last in zip(read_all(tmp_path / "all"), read_all(tmp_path / "last"), strict=True):
-        assert np.array_equal(last.hidden, whole.hidden[:, -1:])
-        assert last.tokens.tolist() == whole.tokens.tolist()
-        assert last.prompt_length == whole.prompt_length
+@pytest.mark.parametrize("tokens", ["answer", "last"])
+def test_states_of_some_tokens_are_slices_of_all(
+    tokens: str, tokenizer: Any, tmp_path: Path
+) -> None:
+    """And nothing else changes."""
+    questions = make_questions(23)
+    options: dict[str, Any] = {"batch_size": 5, "attention": ("full", "edges", "sketch")}
+    for kept in ("all", tokens):
+        extract(make_model(), tokenizer, questions, tmp_path / kept, tokens=kept, **options)
+    traces = list(zip(read_all(tmp_path / "all"), read_all(tmp_path / tokens), strict=True))
+    for whole, some in traces:
+        assert whole.prompt_length is not None
+        answer = len(whole.tokens) - whole.prompt_length
+        count = 1 if tokens == "last" else answer
+        assert some.hidden.dtype == whole.hidden.dtype == np.float16
+        assert np.array_equal(some.hidden, whole.hidden[:, len(whole.tokens) - count :])
+        assert some.remarks == (
+            (check.REMARK_ANSWER_STATES if tokens == "answer" else check.REMARK_LAST_TOKEN_STATES),
+        )
+        for name in ("tokens", "token_logprobs"):
+            assert np.array_equal(getattr(some, name), getattr(whole, name))
+        for name in ("prompt_length", "answer", "token_texts", "question_id", "layers"):
+            assert getattr(some, name) == getattr(whole, name)
+        assert some.attentions is not None
+        assert whole.attentions is not None
+        assert np.array_equal(np.stack(some.attentions), np.stack(whole.attentions))
+        assert some.reduced is not None
+        assert whole.reduced is not None
+        assert np.array_equal(some.reduced.sketch, whole.reduced.sketch, equal_nan=True)  # type: ignore[arg-type]
+    lengths = {some.hidden.shape[1] for _, some in traces}
+    assert lengths == {1} if tokens == "last" else len(lengths) > 3
+
+
+def test_states_of_an_empty_answer_are_those_of_its_end(tokenizer: Any, tmp_path: Path) -> None:
+    model, questions = make_model(), make_questions(3)
+    model.generation_config.eos_token_id = list(range(len(VOCABULARY)))  # any token ends it
+    for tokens in ("all", "answer"):
+        report = extract(model, tokenizer, questions, tmp_path / tokens, tokens=tokens)
+        assert report.empty_answers == 3
+    for whole, one in zip(read_all(tmp_path / "all"), read_all(tmp_path / "answer"), strict=True):
+        assert np.array_equal(one.hidden, whole.hidden[:, -1:])
+        assert one.remarks == (check.REMARK_ANSWER_STATES,)
 
 
 def test_template(model: Any, tokenizer: Any, tmp_path: Path) -> None:
@@ -352,7 +388,7 @@ BAD_ARGUMENTS: list[tuple[dict[str, Any], str]] = [
     ({"layers": []}, "layers are \\[\\]; allowed"),
     ({"layers": [1, -1]}, "layers are \\[1, -1\\]; allowed"),
     ({"layers": [1, 1]}, "each once"),
-    ({"tokens": "first"}, "tokens is 'first'; allowed are all, last"),
+    ({"tokens": "first"}, "tokens is 'first'; allowed are all, answer, last"),
     ({"file_format": "h5"}, "file_format is 'h5'; allowed are pkl.gz, safetensors, npz"),
     ({"on_error": "ignore"}, "on_error is 'ignore'; allowed are record, fail"),
     ({"resume": True, "overwrite": True}, "give one of them"),

@@ -25,6 +25,7 @@ from wdsbench.llm.stored import StoredTrace, pick_from_dataset, pick_from_raw
 from wdsbench.pack import PackOptions, pack
 from wdsbench.records import EdgeLists
 from wdsbench.shards.index import DatasetIndex
+from wdsbench.shards.plain import index_tars
 from wdsbench.traces.files import open_raw
 from wdsbench.traces.unpickle import load_pickle
 from wdsbench.traces.write import write_traces
@@ -212,17 +213,60 @@ def test_an_edge_that_is_missing(folder: Path, tokenizer: Any) -> None:
     assert wrong_kinds(report) == {"heads"}
 
 
-def test_last_states_and_chosen_layers(tokenizer: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("tokens", ["answer", "last"])
+def test_chosen_tokens_and_layers(tokenizer: Any, tmp_path: Path, tokens: str) -> None:
+    """Traces name their layers, in raw files, shards and shards without an index."""
     model, questions = make_model(), make_questions(8)
-    extract(model, tokenizer, questions, tmp_path, tokens="last", layers=[0, 2], attention=KINDS)
-    traces = pick_from_raw([tmp_path], 8)
-    assert {trace.hidden.shape[:2] for trace in traces if trace.hidden is not None} == {(2, 1)}
-    report = recompute(traces, model, tokenizer, layers=[0, 2])
-    assert report.sound
-    assert {found.layer for found in report.deviations if found.kind == "states"} == {0, 2}
-    with pytest.raises(ModelError, match="2 layers of 16 features, the model has 3"):
-        recompute(traces, model, tokenizer)
-    assert not recompute(traces, model, tokenizer, layers=[0, 1]).sound
+    extract(
+        model, tokenizer, questions, tmp_path / "raw", tokens=tokens, layers=[0, 2], attention=KINDS
+    )
+    shards = tmp_path / "shards"
+    options = PackOptions(attention=KINDS, threads=1, missing_score="keep")
+    pack([str(tmp_path / "raw" / "*.pkl.gz")], shards, options=options)
+    for traces in (
+        pick_from_raw([tmp_path / "raw"], 8),
+        pick_from_dataset(DatasetIndex.open(shards), 8),
+        pick_from_dataset(index_tars(sorted(shards.glob("*.tar"))), 8),
+    ):
+        for trace in traces:
+            assert trace.layers == (0, 2)
+            assert trace.hidden is not None
+            assert trace.prompt_length is not None
+            kept = 1 if tokens == "last" else len(trace.tokens) - trace.prompt_length
+            assert trace.hidden.shape[:2] == (2, kept)
+        for layers in (None, [0, 2]):
+            report = recompute(traces, model, tokenizer, layers=layers)
+            assert report.sound
+            assert report.traces == len(traces) == 8
+            assert kinds(report) == {"states", "logprobs", "attention", "edges", "heads"}
+            states = [found for found in report.deviations if found.kind == "states"]
+            assert {found.layer for found in states} == {0, 2}
+            answers = {trace.question_id: trace.prompt_length for trace in traces}
+            assert all(found.token >= answers[found.question_id] for found in states)
+        with pytest.raises(
+            ValueError, match=r"holds layers 0, 2, --layers gives layers 0, 1; leave"
+        ):
+            recompute(traces, model, tokenizer, layers=[0, 1])
+        # The state of a neighbour, or of another layer, is not taken for it.
+        shifted = [replace(t, hidden=np.roll(t.hidden, 1, axis=0)) for t in traces]  # type: ignore[arg-type]
+        assert len(recompute(shifted, model, tokenizer).wrong) == 8
+        if tokens == "answer":
+            long = [t for t in traces if t.hidden is not None and t.hidden.shape[1] > 1]
+            shifted = [replace(t, hidden=np.roll(t.hidden, 1, axis=1)) for t in long]  # type: ignore[arg-type]
+            assert len(recompute(shifted, model, tokenizer).wrong) == len(long) > 4
+        # Of traces that do not name their layers (of an extractor of one's own), they are told.
+        unnamed = [replace(trace, layers=None) for trace in traces]
+        assert recompute(unnamed, model, tokenizer, layers=[0, 2]).sound
+        assert not recompute(unnamed, model, tokenizer, layers=[0, 1]).sound
+        with pytest.raises(ModelError, match="2 layers of 16 features, the model has 3"):
+            recompute(unnamed, model, tokenizer)
+
+
+def test_layers_that_the_model_does_not_have(tokenizer: Any, tmp_path: Path) -> None:
+    extract(make_model(), tokenizer, make_questions(2), tmp_path, layers=[1])
+    traces = [replace(trace, layers=(7,)) for trace in pick_from_raw([tmp_path], 2)]
+    with pytest.raises(ModelError, match=r"layer 7 is asked for, but the model returns 3 layers"):
+        recompute(traces, make_model(), tokenizer)
 
 
 def test_reduced_states_and_imports_are_said(folder: Path, tokenizer: Any, tmp_path: Path) -> None:

@@ -132,6 +132,8 @@ CONTENTS: list[tuple[str, Callable[[Sample], None], str, str | None, Any, str]] 
     ("a wrong label", lambda s: s.change(label=1 - s.row.label), "table", "", None, "threshold"),
     ("a score", _row(score=np.inf, label=0.0), "table", "", None, "score inf"),
     ("a prompt", _row(prompt_length=99), "table", "", None, "prompt of 99 tokens"),
+    ("states of some tokens", lambda s: _cut_states(s, 1), "table", "", None,
+     r"states of \d+ tokens beside \d+ \(prompt \d+\)"),
     ("a key", _row(key="k-0123456789abcdef"), "table", "", None, "question and trace give"),
     ("a dotted key", _row(key="a.b"), "table", "", None, "question and trace give"),
 ]  # fmt: skip
@@ -140,6 +142,12 @@ CONTENTS: list[tuple[str, Callable[[Sample], None], str, str | None, Any, str]] 
 def _positive_logprob(sample: Sample) -> None:
     logprobs = json.loads(sample.members["meta.json"])["token_logprobs"]
     _meta(token_logprobs=[0.5, *logprobs[1:]])(sample)
+
+
+def _cut_states(sample: Sample, first: int) -> None:
+    """Leave the first states out, in the member and in the table."""
+    _states(lambda states: states[:, first:].copy())(sample)
+    sample.change(state_tokens=sample.row.tokens - first)
 
 
 def _swap_edges(sample: Sample) -> None:
@@ -189,6 +197,31 @@ def test_what_a_right_hash_does_not_prove(packed: Packed, tmp_path: Path, what: 
 
 def test_rewriting_alone_changes_nothing(packed: Packed, tmp_path: Path) -> None:
     assert verify_dataset(rewritten(packed.folder, tmp_path / "out", lambda _: None)).sound
+
+
+@pytest.mark.parametrize("kept", ["answer", "last"])
+def test_states_of_the_last_tokens_are_sound(packed: Packed, tmp_path: Path, kept: str) -> None:
+    def change(samples: list[Sample]) -> None:
+        for sample in samples:
+            row = sample.row
+            _cut_states(sample, row.prompt_length if kept == "answer" else row.tokens - 1)
+
+    assert verify_dataset(rewritten(packed.folder, tmp_path / "out", change)).sound
+
+
+def test_damaged_states_of_an_answer_are_told_by_their_token(
+    packed: Packed, tmp_path: Path
+) -> None:
+    tokens: list[int] = []
+
+    def change(samples: list[Sample]) -> None:
+        sample = next(sample for sample in samples if sample.row.prompt_length > 2)
+        _cut_states(sample, sample.row.prompt_length)
+        _array("hidden.npy", (1, 1, 3), np.nan)(sample)
+        tokens.append(sample.row.prompt_length + 1)
+
+    (problem,) = verify_dataset(rewritten(packed.folder, tmp_path / "out", change)).problems
+    assert f"NaN in layer 1, token {tokens[0]}, feature 3" in problem.detail
 
 
 def test_a_key_twice(packed: Packed, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -147,6 +148,77 @@ def test_states_of_the_last_token_only(states: Any) -> None:
     assert check.REMARK_LAST_TOKEN_STATES in trace.remarks
 
 
+@pytest.mark.parametrize("prompt", range(1, TOKENS))
+@pytest.mark.parametrize("stacked", [True, False])
+def test_states_of_the_answer_only(prompt: int, stacked: bool) -> None:
+    """Also of an answer of one token; attention stays that of all tokens."""
+    states = STATES[:, prompt:]
+    answer = TOKENS - prompt
+    trace = checked(
+        hidden_states=states if stacked else list(states),
+        prompt_length=prompt,
+        token_logprobs=LOGPROBS.repeat(2)[:answer],
+        states_of="answer",
+    )
+    assert np.array_equal(trace.hidden, states)
+    assert trace.remarks == (check.REMARK_ANSWER_STATES,)
+    assert (len(trace.tokens), trace.prompt_length) == (TOKENS, prompt)
+    assert np.array_equal(np.stack(trace.attentions), MAPS)
+
+
+@pytest.mark.parametrize(
+    ("said", "states", "prompt", "words"),
+    [
+        ("answer", 3, 1, "3 tokens beside 5 tokens and states_of 'answer'; allowed are 4"),
+        ("answer", 3, None, "allowed are those of the answer, with its prompt_length"),
+        ("last", 2, 3, "and states_of 'last'; allowed are 1"),
+        ("all", 1, 3, "and states_of 'all'; allowed are 5"),
+        ("prompt", 5, 3, "states_of is 'prompt'; allowed are all, answer, last"),
+        (2, 5, 3, "states_of is 2; allowed are all, answer, last"),
+    ],
+)
+def test_what_is_said_of_the_states_is_held_to(
+    said: Any, states: int, prompt: int | None, words: str
+) -> None:
+    with pytest.raises(TraceError, match=re.escape(words)):
+        checked(
+            hidden_states=STATES[:, -states:],
+            prompt_length=prompt,
+            token_logprobs=None,
+            states_of=said,
+        )
+
+
+@pytest.mark.parametrize("states", range(2, TOKENS + 2))
+@pytest.mark.parametrize("prompt", [None, 1, 2, 3, 4])
+def test_states_of_any_other_number_of_tokens(states: int, prompt: int | None) -> None:
+    """None is guessed: what is there must be all, the last, or said to be the answer's."""
+    if states == TOKENS:
+        return
+    allowed = f"{states} tokens beside 5 tokens; allowed are 5, or 1 (the last token)"
+    if prompt is not None and states == TOKENS - prompt:
+        allowed += f"; or {states} where states_of 'answer' says"
+    with pytest.raises(TraceError, match=re.escape(allowed)):
+        checked(
+            hidden_states=np.ones((LAYERS, states, FEATURES), np.float16),
+            prompt_length=prompt,
+            token_logprobs=None,
+        )
+
+
+@pytest.mark.parametrize(
+    "value",
+    [[0, 4, 31], (0, 4, 31), np.array([0, 4, 31], np.uint8), torch.tensor([0, 4, 31])],
+    ids=["list", "tuple", "array", "tensor"],
+)
+def test_layers_of_the_model(value: Any) -> None:
+    trace = checked(layers=value)
+    assert trace.layers == (0, 4, 31)
+    assert all(type(number) is int for number in trace.layers)
+    assert trace.remarks == ()
+    assert checked().layers is None
+
+
 @pytest.mark.parametrize("columns", [TOKENS, TOKENS - 1])
 def test_last_generation_step_as_generate_returns_it(columns: int) -> None:
     trace = checked(
@@ -287,6 +359,21 @@ BROKEN: list[tuple[str, dict[str, Any], str]] = [
     ("trace number huge", {"trace_number": 10**5000}, "is an integer of 16610 bits; allowed is"),
     ("trace number -1", {"trace_number": -1}, "trace_number is -1"),
     ("trace number text", {"trace_number": "a"}, "trace_number is 'a'"),
+    (
+        "layers short",
+        {"layers": [0, 1]},
+        "layers has dtype int64 and shape (2,); allowed are 3 asc",
+    ),
+    ("layers of none", {"layers": []}, "shape (0,); allowed are 3 ascending integers"),
+    ("layers is a count", {"layers": 3}, "layers has dtype int64 and shape ()"),
+    ("layers descend", {"layers": [0, 2, 1]}, "layers are 0, 2, 1; allowed are 3 ascending"),
+    ("layers twice", {"layers": [0, 2, 2]}, "layers are 0, 2, 2; allowed"),
+    ("layers below 0", {"layers": [-1, 0, 1]}, "layers are -1, 0, 1; allowed"),
+    ("layers of floats", {"layers": [0.0, 1.0, 2.0]}, "layers has dtype float64"),
+    ("layers of bools", {"layers": [False, True, True]}, "layers has dtype bool"),
+    ("layers of texts", {"layers": ["0", "1", "2"]}, "layers has dtype <U1"),
+    ("layers huge", {"layers": [0, 1, 2**70]}, "layers has dtype object"),
+    ("layers ragged", {"layers": [[0], [1, 2], 3]}, "layers cannot be read as one array"),
 ]
 
 

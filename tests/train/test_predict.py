@@ -13,14 +13,23 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from builders import FEATURES, HEADS, LAYERS, Packed, make_dataset
+from builders import (
+    FEATURES,
+    HEADS,
+    LAYERS,
+    Packed,
+    make_dataset,
+    write_pickle,
+    write_scores,
+)
 from train.test_probe import Opener
 
 from wdsbench import TraceLoader
 from wdsbench.detect.registry import DETECTOR_NAMES, DetectorShape, detector_spec
 from wdsbench.detect.scale import RunningMoments, Standardise
 from wdsbench.errors import DetectorError
-from wdsbench.pack import PackOptions
+from wdsbench.pack import PackOptions, pack
+from wdsbench.shards.index import DatasetIndex
 from wdsbench.train.checkpoint import load_detector, save_detector
 from wdsbench.train.config import TrainConfig
 from wdsbench.train.fitted import FittedDetector, StoredTraces
@@ -290,6 +299,56 @@ def test_two_reductions_of_one_name_are_two(tmp_path: Path) -> None:
     assert predict(tmp_path / "lstm", one.folder).samples
     with pytest.raises(DetectorError, match=r"lstm does not fit the data set: the reduction is"):
         predict(tmp_path / "lstm", other.folder)
+
+
+def pack_changed(folder: Path, packed: Packed, **changes: Any) -> Path:
+    """Pack the traces of a data set again, with keys changed; return the new one's folder.
+
+    A change is a value, or a function of the raw trace.
+    """
+    raws = [
+        {**raw, **{key: new(raw) if callable(new) else new for key, new in changes.items()}}
+        for raw in packed.raws.values()
+    ]
+    write_pickle(folder / "t.pkl", raws)
+    scores = write_scores(folder / "s.csv", packed.scores)
+    pack([str(folder / "t.pkl")], folder / "shards", scores=scores, options=OPTIONS)
+    return folder / "shards"
+
+
+def test_other_layers_of_the_model_are_other_inputs(packed: Packed, tmp_path: Path) -> None:
+    """As many layers and features, and yet not what the detector was trained on."""
+    one = pack_changed(tmp_path / "one", packed, layers=[0, 4, 31])
+    other = pack_changed(tmp_path / "other", packed, layers=[0, 5, 31])
+    for name in ("length", "lstm", "gnn", "probe_logistic", "attention_logistic"):
+        save_detector(make_fitted(replace(packed, folder=one), name, None), tmp_path / name)
+        assert predict(tmp_path / name, one).samples
+        if name == "length":  # of no layer
+            assert predict(tmp_path / name, other).samples
+            continue
+        assert load_detector(tmp_path / name).traces == StoredTraces.of(DatasetIndex.open(one))
+        trained = "the detector was trained on 0, 4, 31"
+        for shards, there in ((other, "0, 5, 31"), (packed.folder, "all")):
+            with pytest.raises(DetectorError, match=f"the model's layers are {there}, {trained}"):
+                predict(tmp_path / name, shards)
+
+
+def test_states_of_answers_alone_are_scored_the_same(packed: Packed, tmp_path: Path) -> None:
+    """By what reads the answer; what needs the prompt's states says so."""
+    cut = pack_changed(
+        tmp_path,
+        packed,
+        hidden_states=lambda raw: [s[raw["prompt_length"] :] for s in raw["hidden_states"]],
+        states_of=lambda _: "answer",
+    )
+    for name in ("length", "lstm", "attention_logistic"):
+        save_detector(make_fitted(packed, name, None), tmp_path / name)
+        whole, alone = (predict(tmp_path / name, shards) for shards in (packed.folder, cut))
+        assert [s.score for s in whole.samples] == [s.score for s in alone.samples]
+    for name, layout in (("gnn", "graph"), ("charm", "union-graph")):
+        save_detector(make_fitted(packed, name, None), tmp_path / name)
+        with pytest.raises(DetectorError, match=f"layout='{layout}' is not available: .* extract"):
+            predict(tmp_path / name, cut)
 
 
 def test_without_an_index_shapes_are_compared(packed: Packed, tmp_path: Path) -> None:

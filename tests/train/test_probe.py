@@ -45,8 +45,12 @@ def pack_planted(
     count: int = 240,
     prompts: bool = True,
     exclusive_or: bool = False,
+    cut: bool = False,
 ) -> Path:
-    """Pack traces whose label shows in one layer's state of one token; return the folder."""
+    """Pack traces whose label shows in one layer's state of one token; return the folder.
+
+    With ``cut`` the states of the prompt are left out.
+    """
     rng = np.random.default_rng(7)
     raws, scores = [], {}
     for number in range(count):
@@ -67,6 +71,9 @@ def pack_planted(
                 state[:, 0] += signal * (label - 0.5) / others
         if not prompts:
             del raw["prompt_length"], raw["token_logprobs"]
+        if cut:
+            raw["hidden_states"] = [layer[prompt:] for layer in raw["hidden_states"]]
+            raw["states_of"] = "answer"
         raws.append(raw)
         scores[raw["question_id"]] = 1.0 - label
     write_pickle(folder / "t.pkl", raws)
@@ -177,6 +184,20 @@ def test_only_the_end_of_a_sequence_is_read(shards: Path) -> None:
         longest = max(int((b.token_count - b.prompt_length).max()) for b in loader)
     (needs,) = {needs for split, needs, _ in opener.asked if needs.fields and split == "train"}
     assert (needs.tokens, needs.layout) == (longest + 1, "jagged")
+
+
+@pytest.mark.parametrize("token", ["last_answer", "first_answer", "mean_answer"])
+def test_states_of_answers_alone_do(tmp_path: Path, token: str) -> None:
+    """The prompt's last token is no candidate then; all others are as with all states."""
+    found = {}
+    for name, cut in (("whole", False), ("cut", True)):
+        opener = Opener(pack_planted(tmp_path / name, token, cut=cut))
+        found[name] = fit_probe(detector_spec("probe_logistic"), opener, config=CONFIG)
+        assert found[name].chosen == {"layer": LAYER, "token": token}
+        (wanted,) = {n.tokens for split, n, _ in opener.asked if n.fields and split == "train"}
+        assert (wanted == "answer") == cut
+    assert same(found["whole"], found["cut"])
+    assert test_auroc(found["cut"], tmp_path / "cut" / "shards") > 0.9
 
 
 def test_a_seed_is_a_result(shards: Path) -> None:

@@ -85,6 +85,18 @@ def test_lstm_slides_over_the_answer() -> None:
     assert "training mean" in found.remark
 
 
+@pytest.mark.parametrize("token", ["last_answer", "first_answer", "mean_answer", "last_prompt"])
+@pytest.mark.parametrize("prompt", [5, 8])
+def test_states_of_the_answer_alone_give_the_same_scores(token: str, prompt: int) -> None:
+    """Where the prompt's last token is wanted, too, but for that token."""
+    fitted = make_fitted("probe_mlp", (0,), token)
+    whole = slide(fitted, HIDDEN, tokens=TOKENS, prompt_length=prompt)
+    cut = slide(fitted, HIDDEN[:, prompt:], tokens=TOKENS, prompt_length=prompt)
+    assert cut.positions.tolist() == list(range(prompt, TOKENS))
+    np.testing.assert_allclose(cut.scores, whole.scores[-len(cut.scores) :], rtol=1e-6)
+    assert ("only the last token's states" in cut.remark) == (prompt == TOKENS - 1)
+
+
 def test_a_layer_that_stands_at_its_mean_adds_nothing() -> None:
     still = HIDDEN.copy()
     still[1] = 0  # the mean before any moments are set

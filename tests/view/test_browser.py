@@ -258,6 +258,24 @@ def test_pages_of_little(page: Page, tmp_path: Path, attention: str) -> None:
     page.press("layer", "\ue014")
 
 
+def test_states_of_the_answer_and_layers_of_the_model(page: Page, tmp_path: Path) -> None:
+    states = np.ones((LAYERS, 6, 4), np.float16)
+    trace = raw_trace(tmp_path, hidden_states=states, layers=[0, 15, 31], states_of="answer")
+    page.open(write_page(tmp_path / "a.html", trace, panels=PANELS, layers=[0, 1]))
+    norms = "document.getElementById('norms')"
+    assert page.run(f"return {norms}.data[0].z.map((row) => row.length)") == [6] * LAYERS
+    assert page.run(f"return {norms}.layout.yaxis.ticktext") == ["0", "15", "31"]
+    told = page.run(f"return {norms}.data[0].text[1][0]")
+    assert told.startswith("layer 15, ")
+    assert " (6): " in told  # the first token of the answer
+    assert (
+        page.run("return document.getElementById('layer-value').textContent") == "15 of 0, 15, 31"
+    )
+    assert "layer 15, " in page.run("return document.getElementById('graph-title').textContent")
+    titles = page.run("return [...document.querySelectorAll('#side h3')].map((h) => h.textContent)")
+    assert titles == ["layer 0", "layer 15"]
+
+
 def test_states_of_the_last_token_alone(page: Page, tmp_path: Path) -> None:
     states = [np.full((1, 4), 10.0**layer, np.float16) for layer in range(LAYERS)]
     trace = raw_trace(tmp_path, hidden_states=states, prompt_length=None, token_logprobs=None)

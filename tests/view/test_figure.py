@@ -16,7 +16,7 @@ from wdsbench.train.sliding import TokenScores
 from wdsbench.view import figure
 from wdsbench.view.figure import PANELS, draw_trace
 from wdsbench.view.graph import curves, place_nodes, strongest
-from wdsbench.view.look import label_step
+from wdsbench.view.look import ANSWER_COLOUR, label_step
 from wdsbench.view.source import Wanted, open_trace
 from wdsbench.view.trace import ViewedTrace, visible
 
@@ -131,6 +131,49 @@ def test_norms_of_the_last_token_alone(tmp_path: Path) -> None:
     trace = raw_trace(tmp_path, hidden_states=states)
     path = draw_trace(tmp_path / "view.png", trace, panels=("norms",), layers=[0])
     assert path.read_bytes().startswith(PNG)
+
+
+def test_norms_of_the_answer_stand_over_its_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states = make_raw("q<1>", seed=1, tokens=len(HOSTILE))["hidden_states"]
+    trace = raw_trace(tmp_path, hidden_states=[layer[6:] for layer in states], states_of="answer")
+    (axes, _) = drawn(trace, monkeypatch, panels=("norms",)).subfigs[1].axes
+    labels = [label.get_text() for label in axes.get_xticklabels()]
+    assert labels == [visible(token, most=14) for token in HOSTILE[6:]]
+    assert {label.get_color() for label in axes.get_xticklabels()} == {ANSWER_COLOUR}
+    wanted = np.linalg.norm(np.stack(states)[:, 6:].astype(np.float64), axis=-1)
+    np.testing.assert_allclose(axes.images[0].get_array(), wanted, rtol=1e-6)
+    assert not axes.lines  # no prompt to tell apart
+
+
+@pytest.mark.parametrize("tokens", [12, 1])
+def test_layers_have_their_numbers_in_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokens: int
+) -> None:
+    states = make_raw("q<1>", seed=1, tokens=len(HOSTILE))["hidden_states"]
+    kept = [layer[-tokens:] for layer in states]
+    trace = raw_trace(
+        tmp_path, layers=[0, 15, 31], hidden_states=kept, states_of="last" if tokens == 1 else "all"
+    )
+    made = drawn(trace, monkeypatch, layers=[1, 2], scores=make_scores(3))
+    titles = axes_titles(made)
+    assert titles.count("layer 15") == titles.count("layer 31") == 2  # graph and map
+    assert "layer 1" not in titles
+    ticks = [
+        [label.get_text() for label in axes.get_yticklabels()]
+        for part in made.subfigs
+        for axes in part.axes
+        if axes.get_ylabel() == "layer"
+    ]
+    # Norms and what each layer adds to the score; the norms of one token are a line.
+    assert ticks == [["0", "15", "31"]] * (2 if tokens > 1 else 1)
+    if tokens == 1:
+        (norms,) = (axes for part in made.subfigs for axes in part.axes
+                    if axes.get_xlabel() == "layer")  # fmt: skip
+        assert norms.lines[0].get_xdata().tolist() == [0, 15, 31]
+    texts = {text.get_text() for text in made.findobj(Text)}
+    assert "layer 31" in texts
 
 
 @pytest.mark.parametrize("where", [np.s_[1, 3, 0], np.s_[:]])

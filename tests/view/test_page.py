@@ -94,6 +94,18 @@ def test_weights_on_the_page(tmp_path: Path) -> None:
     np.testing.assert_array_equal(norms.reshape(LAYERS, -1), trace.norms)
 
 
+def test_layers_and_tokens_on_the_page(tmp_path: Path) -> None:
+    data = page_data(raw_trace(tmp_path), panels=PANELS, layers=[0])
+    assert data["layerNames"] == list(range(LAYERS))
+    assert data["norms"]["tokens"] == list(range(len(HOSTILE)))
+    states = np.ones((LAYERS, 6, 4), np.float16)
+    trace = raw_trace(tmp_path, hidden_states=states, layers=[0, 15, 31], states_of="answer")
+    data = page_data(trace, panels=PANELS, layers=[1])
+    assert data["layerNames"] == [0, 15, 31]
+    assert data["norms"]["tokens"] == list(range(6, len(HOSTILE)))
+    assert data["chosen"] == [1]
+
+
 def test_sketch_on_the_page(tmp_path: Path) -> None:
     trace, _ = stored_trace(tmp_path, "edges,sketch")
     assert trace.sketch is not None

@@ -10,12 +10,18 @@ from builders import make_dataset, make_raw, write_pickle
 from view.samples import HEADS, HOSTILE, LAYERS, mean_map, raw_file, raw_trace, stored_trace
 
 from wdsbench.errors import DecodeError, ShardError, TraceError
-from wdsbench.pack import PackOptions
+from wdsbench.pack import PackOptions, pack
 from wdsbench.traces.attention import AttentionRules, as_maps, reduce_maps
 from wdsbench.traces.reduced import reduced_to_raw
 from wdsbench.view import stored
 from wdsbench.view.source import Wanted, open_trace
 from wdsbench.view.trace import visible
+
+
+def packed_file(path: Path) -> Path:
+    """Pack one raw file; return the data set's folder."""
+    pack([str(path)], path.parent / "out", options=PackOptions())
+    return path.parent / "out"
 
 
 @pytest.mark.parametrize("attention", ["full", "full,edges,heads,sketch"])
@@ -118,6 +124,30 @@ def test_states_of_the_last_token_alone(tmp_path: Path) -> None:
     assert trace.num_tokens == len(HOSTILE)
 
 
+@pytest.mark.parametrize("stored", [False, True])
+def test_states_of_the_answer_alone(tmp_path: Path, stored: bool) -> None:
+    whole = raw_trace(tmp_path)
+    states = make_raw("q<1>", seed=1, tokens=len(HOSTILE))["hidden_states"]
+    path = raw_file(
+        tmp_path, hidden_states=[layer[6:] for layer in states], states_of="answer", label=1
+    )
+    trace, _ = open_trace(packed_file(path) if stored else path, Wanted())
+    assert trace.state_tokens.tolist() == list(range(6, len(HOSTILE)))
+    np.testing.assert_array_equal(trace.norms, whole.norms[:, 6:])
+    assert whole.state_tokens.tolist() == list(range(len(HOSTILE)))
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_layers_are_called_what_the_model_calls_them(tmp_path: Path, stored: bool) -> None:
+    path = raw_file(tmp_path, layers=[0, 15, 31], label=1)
+    trace, _ = open_trace(packed_file(path) if stored else path, Wanted())
+    assert trace.layer_names == (0, 15, 31)
+    assert "3 layers (0, 15, 31 of the model)" in trace.described
+    whole = raw_trace(tmp_path)
+    assert whole.layer_names == (0, 1, 2)
+    assert "of the model" not in whole.described
+
+
 def test_unknown_prompt_length_and_texts(tmp_path: Path) -> None:
     trace = raw_trace(tmp_path, prompt_length=None, token_logprobs=None, tokens_decoded=None)
     assert trace.prompt_length is None
@@ -129,8 +159,6 @@ def test_states_beyond_float16_come_back(tmp_path: Path) -> None:
     raw = make_raw("q", seed=1, tokens=5, dtype=np.float32)
     raw["hidden_states"][1] *= 1e6
     packed = tmp_path / "out"
-    from wdsbench.pack import pack
-
     write_pickle(tmp_path / "a.pkl", [{**raw, "label": 1}])
     pack([str(tmp_path / "a.pkl")], packed, options=PackOptions())
     trace, _ = open_trace(packed, Wanted())

@@ -192,9 +192,10 @@ def _print_keys(keys: dict[str, dict[str, Any]]) -> None:
 
 def _print_lengths(found: dict[str, Any]) -> None:
     rows = []
-    for name in ("tokens", "prompt_tokens", "answer_tokens"):
-        part = found[name]
-        if part is not None:
+    for name in ("tokens", "prompt_tokens", "answer_tokens", "state_tokens"):
+        part = found.get(name)
+        # Of how many tokens there are states is worth a line where it is not of all.
+        if part is not None and (name != "state_tokens" or part != found["tokens"]):
             numbers = (part["min"], f"{part['median']:g}", f"{part['mean']:.1f}", part["max"])
             rows.append((name.replace("_", " "), *numbers, part["total"]))
     _print_table("lengths", ("", "least", "median", "mean", "most", "all"), rows)

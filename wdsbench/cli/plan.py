@@ -30,7 +30,7 @@ def command(
     answers_per_question: int = typer.Option(1, help="Traces of every question."),
     template: str = typer.Option("{question}", help="Prompt, with {question} in it."),
     layers: str | None = typer.Option(None, help="Layers that are kept, from 0: 0,15 [all]."),
-    tokens: str = typer.Option("all", help="Tokens whose states are kept: all, or the last one."),
+    tokens: str = typer.Option("all", help="Tokens whose states are kept: all, answer, or last."),
     traces_per_file: int = typer.Option(500, help="Traces in one file."),
     probe: int | None = typer.Option(
         None,
@@ -61,10 +61,15 @@ def command(
             raise ValueError(f"{name} is {value}; allowed are 1 and more.")
     if answers_per_question < 1:
         raise ValueError(f"answers_per_question is {answers_per_question}; allowed are 1 and more.")
+    if probe is not None and probe < 0:
+        raise ValueError(f"probe is {probe}; allowed are 0 (none) and more.")
     chosen = layer_numbers(layers)
     asked = load_questions(questions, limit)
     _, form, tokenizer = plan.load_form(model, revision)
-    prompts = plan.prompt_lengths(tokenizer, asked, template).repeat(answers_per_question)
+    if chosen is not None and (not chosen or set(chosen) - set(range(form.layers))):
+        raise ValueError(f"--layers {layers}: the model has layers 0 to {form.layers - 1}")
+    prompts = plan.prompt_lengths(tokenizer, asked, template)
+    traces = len(prompts) * answers_per_question
     rates = plan.Rates(answer_tokens=max_new_tokens)
     measured = None
     if probe is None:
@@ -88,7 +93,7 @@ def command(
         rates = measured.rates
 
     def sizes(of: Sequence[str]) -> plan.Sizes:
-        return plan.estimate(
+        each = plan.estimate(
             form,
             prompts,
             of,
@@ -98,15 +103,16 @@ def command(
             edge_rule=edge_rule,
             head_threshold=head_threshold,
         )
+        return each.scaled(answers_per_question)
 
     def needed(of: Sequence[str]) -> int:
         packed = ("edges", "sketch") if "full" in of else of  # what pack keeps by default
-        return plan.needed_bytes(sizes(of), sizes(packed), len(prompts), traces_per_file)
+        return plan.needed_bytes(sizes(of), sizes(packed), traces, traces_per_file)
 
     free = plan.free_bytes(out)
     table = {}
     for of in dict.fromkeys((*plan.KIND_SETS, kept)):
-        each = sizes(of).scaled(1000 / len(prompts))
+        each = sizes(of).scaled(1000 / traces)
         table[plan.kinds_name(of)] = {
             "raw": each.raw,
             "raw_float32": each.raw_wide,
@@ -117,23 +123,23 @@ def command(
     own = sizes(kept)
     report = {
         "model": vars(form),
-        "traces": len(prompts),
-        "prompt_tokens": int(prompts.sum()),
+        "traces": traces,
+        "prompt_tokens": int(prompts.sum()) * answers_per_question,
         "answer_tokens": rates.answer_tokens,
         "attention": plan.kinds_name(kept),
         "per_1000_traces": table,
         "raw": own.raw,
-        "file_memory": round(own.memory * min(1, traces_per_file / len(prompts))),
+        "file_memory": round(own.memory * min(1, traces_per_file / traces)),
         "needed": needed(kept),
         "free": free,
         "fits": needed(kept) <= free,
-        "traces_that_fit": min(len(prompts), int(len(prompts) * free / needed(kept))),
+        "traces_that_fit": min(traces, int(traces * free / needed(kept))),
         "probe": None
         if measured is None
         else {
             "traces": measured.traces,
             "seconds_per_trace": measured.seconds,
-            "seconds": measured.seconds * len(prompts),
+            "seconds": measured.seconds * traces,
             "wide": measured.wide,
         },
     }
@@ -181,7 +187,8 @@ def _show(report: dict[str, Any], out: Path) -> None:
         others = [name for name, row in report["per_1000_traces"].items() if row["fits"]]
         _say(
             f"  what would: {'--attention ' + ' or '.join(others) if others else 'no size'};"
-            f" --limit with {report['traces_that_fit']} traces; fewer --layers; --tokens last"
+            f" --limit with {report['traces_that_fit']} traces; fewer --layers;"
+            " --tokens answer or last"
         )
 
 

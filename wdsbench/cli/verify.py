@@ -37,7 +37,9 @@ def command(
     model: str | None = typer.Option(None, help="The model that made the traces."),
     dtype: str = typer.Option("float32", help="Its precision then: float32, float16, bfloat16."),
     device: str = typer.Option("cpu", help="cpu, cuda, cuda:1, ..."),
-    layers: str | None = typer.Option(None, help="Layers that were kept, as 0,15,31 [all]."),
+    layers: str | None = typer.Option(
+        None, help="Layers that were kept, as 0,15,31 [those that the traces name, else all]."
+    ),
     seed: int = typer.Option(0, help="Of the choice of traces."),
     threads: int | None = typer.Option(
         None, help="Shards checked at a time [usable cores, at most 8]."

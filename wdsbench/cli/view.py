@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ def command(
     sample: str | None = typer.Option(None, help="Or its member key."),
     question: str | None = typer.Option(None, help="Or its question id."),
     layers: str | None = typer.Option(
-        None, help="Layers side by side, as 0,15,-1 [first, middle, last]."
+        None, help="Layers of the model side by side, as 0,15,-1 [first, middle, last]."
     ),
     head: int | None = typer.Option(None, help="Whose attention [mean over heads]."),
     graph: bool = typer.Option(False, "--graph", help="Attention graphs."),
@@ -44,7 +45,7 @@ def command(
     viewed, index = open_trace(path, wanted)
     named = [name for name, on in (("graph", graph), ("heatmap", heatmap), ("norms", norms)) if on]
     panels = named or list(PANELS)
-    chosen = _layers(layers, viewed.num_layers)
+    chosen = _layers(layers, viewed.layer_names)
     _check(viewed, panels, chosen, head, scored=scores is not None)
     found = None if scores is None else _scores(scores, viewed, index)
     target = out or Path(f"view-{viewed.slug}{_PICTURE}")
@@ -57,7 +58,8 @@ def command(
     if as_json:
         drawn = [*panels, *(["scores"] if found else [])]
         print_json(
-            {"out": str(target), "trace": viewed.name, "layers": chosen, "panels": drawn,
+            {"out": str(target), "trace": viewed.name,
+             "layers": [viewed.layer_names[layer] for layer in chosen], "panels": drawn,
              "bytes": target.stat().st_size, "notes": notes}
         )  # fmt: skip
         return
@@ -70,20 +72,28 @@ def command(
     stderr.print(f"  {target} ({size:.1f} MB)", highlight=False, markup=False, soft_wrap=True)
 
 
-def _layers(text: str | None, count: int) -> list[int]:
-    """Return the layers that a comma list names, or first, middle and last."""
+def _layers(text: str | None, names: Sequence[int]) -> list[int]:
+    """Return the places of the layers that a comma list names by their numbers in the model; or of
+    first, middle and last.
+    """
+    count = len(names)
     if text is None:
         return sorted({0, count // 2, count - 1})
+    # Where layers were chosen, those between are not there.
+    there = f"0 to {count - 1}" if names[-1] == count - 1 else ", ".join(map(str, names))
     chosen = []
     for word in words(text):
-        if not word.removeprefix("-").isdecimal() or not -count <= int(word) < count:
+        number = int(word) if word.removeprefix("-").isdecimal() else None
+        if number in names:
+            chosen.append(names.index(number))
+        elif number is not None and -count <= number < 0:
+            chosen.append(count + number)
+        else:
             raise ValueError(
-                f"--layers {text}: {word!r} is not a layer; the trace has 0 to {count - 1}"
-                " (-1 is the last)"
+                f"--layers {text}: {word!r} is not a layer; the trace has {there} (-1 is the last)"
             )
-        chosen.append(int(word) % count)
     if not chosen:
-        raise ValueError(f"--layers {text!r} names none; the trace has 0 to {count - 1}")
+        raise ValueError(f"--layers {text!r} names none; the trace has {there}")
     return list(dict.fromkeys(chosen))
 
 
@@ -131,5 +141,8 @@ def _scores(checkpoint: Path, viewed: ViewedTrace, index: object) -> TokenScores
         viewed.hidden,
         tokens=viewed.num_tokens,
         prompt_length=viewed.prompt_length,
-        stored=StoredTraces.of(index),
+        stored=StoredTraces.of(index)
+        or StoredTraces(
+            viewed.num_layers, viewed.hidden.shape[2], model_layers=viewed.model_layers
+        ),
     )

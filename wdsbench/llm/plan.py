@@ -1,9 +1,10 @@
 """What an extraction will take, before it runs: bytes, and time.
 
 Sizes follow from the model's configuration (L layers, H heads, D features) and the tokens of the
-questions; T is a trace's tokens, E its edges a layer. Before compression:
+questions; T is a trace's tokens, t of how many of them states are kept, E its edges a layer. Before
+compression:
 
-    hidden states   2 L T D              edges    L E (2 w + 2), w bytes an index
+    hidden states   2 L t D              edges    L E (2 w + 2), w bytes an index
     full (raw)      2 L H T^2            heads    L H T e (2 w + 2), e edges a row
     full (shards)   2 L H T (T + 1) / 2  sketch   8 L H T
 
@@ -31,6 +32,7 @@ from wdsbench.llm.asks import make_asks
 from wdsbench.llm.extract import extract
 from wdsbench.llm.model import quiet_transformers
 from wdsbench.llm.questions import Question
+from wdsbench.llm.states import TOKENS
 from wdsbench.shards.tar import BLOCK_BYTES
 from wdsbench.traces.attention import (
     ATTENTION_KINDS,
@@ -200,14 +202,20 @@ def estimate(
         kinds: What is kept of attention.
         rates: Assumed, or measured by a probe.
         layers: How many layers are kept; None: all.
-        tokens: Of which tokens states are kept: ``all`` or ``last``.
+        tokens: Of which tokens states are kept: ``all``, ``answer`` or ``last``.
         edge_rule: As extraction takes it.
         head_threshold: As extraction takes it.
+
+    Raises:
+        ValueError: A word that extraction does not know.
     """
+    if tokens not in TOKENS:
+        raise ValueError(f"tokens is {tokens!r}; allowed are {', '.join(TOKENS)}.")
     AttentionRules(tuple(kinds), edge_rule, head_threshold)
     form = replace(form, layers=form.layers if layers is None else layers)
     lengths: NDArray[np.float64] = prompts.astype(np.float64) + rates.answer_tokens
-    parts = _parts(form, lengths, tokens, rates, edge_rule, head_threshold)
+    states = _states(tokens, lengths, np.full_like(lengths, rates.answer_tokens))
+    parts = _parts(form, lengths, states, rates, edge_rule, head_threshold)
     kept = {name: parts[name] for name in ("hidden", *kinds)}
     rest = _RAW_TRACE_BYTES + _RAW_TOKEN_BYTES * lengths
     raw = sum(float(value.sum()) * rates.gzip[name] for name, value in kept.items())
@@ -219,16 +227,22 @@ def estimate(
     return Sizes(round(raw), round(raw + wide), round(shards), round(memory))
 
 
+def _states(
+    tokens: str, lengths: NDArray[np.float64], answers: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return of how many tokens of each trace states are kept."""
+    return {"all": lengths, "answer": answers, "last": np.ones_like(lengths)}[tokens]
+
+
 def _parts(
     form: Form,
     lengths: NDArray[np.float64],
-    tokens: str,
+    states: NDArray[np.float64],
     rates: Rates,
     edge_rule: str,
     head_threshold: float,
 ) -> dict[str, NDArray[np.float64]]:
     """Return the bytes of each part of each raw trace, before compression."""
-    states = np.ones_like(lengths) if tokens == "last" else lengths
     index = np.where(lengths <= 2**8, 1, np.where(lengths <= 2**16, 2, 4))
     maps = form.layers * form.heads
     edge = 2 * index + _HALF_BYTES
@@ -331,8 +345,8 @@ def _measured(
 ) -> Rates:
     """Return the rates that raw traces show."""
     lengths = np.array([len(raw["tokens"]) for raw in raws], np.float64)
-    answers = float(np.mean([len(raw["token_logprobs"]) for raw in raws]))
-    rates = replace(Rates(), answer_tokens=answers)
+    answers = np.array([len(raw["token_logprobs"]) for raw in raws], np.float64)
+    rates = replace(Rates(), answer_tokens=float(answers.mean()))
     layers = len(raws[0]["hidden_states"])
     form = replace(form, layers=layers)
     rows = float(lengths.sum()) * layers
@@ -346,7 +360,8 @@ def _measured(
     if "heads" in kinds:
         found = sum(one["heads_weight"].size for one in reduced)
         rates = replace(rates, head_edges_per_row=found / rows / form.heads)
-    parts = _parts(form, lengths, settings.get("tokens", "all"), rates, edge_rule, threshold)
+    states = _states(settings.get("tokens", "all"), lengths, answers)
+    parts = _parts(form, lengths, states, rates, edge_rule, threshold)
     gzip = dict(rates.gzip)
     pieces: dict[str, list[dict[str, Any]]] = {
         "hidden": [{"hidden_states": raw["hidden_states"]} for raw in raws],

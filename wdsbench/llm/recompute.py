@@ -51,6 +51,7 @@ from wdsbench.llm.states import Answered, StateReader
 from wdsbench.llm.stored import StoredTrace
 from wdsbench.progress import Progress, no_progress
 from wdsbench.records import EdgeLists
+from wdsbench.shards.index import layers_in_words
 from wdsbench.traces.attention import AttentionRules, EdgeRule
 
 #: Half of the last of float16's 11 binary digits.
@@ -153,11 +154,13 @@ def recompute(
         traces: From module ``stored``.
         model: The model that made them, in the precision it had then.
         tokenizer: Its tokenizer.
-        layers: Which of the model's layers are stored, from 0; None: all.
+        layers: Which of the model's layers are stored, from 0; None: those that the traces name,
+            all where they name none.
         progress: Draws over traces.
 
     Raises:
         ModelError: The model has other layers or features than the traces, or fewer tokens.
+        ValueError: The traces name other layers than ``layers``.
     """
     report = RecomputeReport()
     worst: dict[tuple[str, int | None], Deviation] = {}
@@ -187,6 +190,7 @@ def _compared(
     notes: dict[str, None],
 ) -> Iterator[Deviation]:
     """Yield the largest deviation of each kind and layer of one trace."""
+    layers = _layers_of(trace, layers)
     if len(trace.tokens) < 2:
         notes["traces without token ids were not compared (imports may have none)"] = None
         return
@@ -215,6 +219,16 @@ def _compared(
             yield _compared_edges(trace, "edges", (place, layer), [mean], trace.edges, allowed)
         if trace.heads is not None:
             yield _compared_edges(trace, "heads", (place, layer), list(own), trace.heads, allowed)
+
+
+def _layers_of(trace: StoredTrace, asked: Sequence[int] | None) -> Sequence[int] | None:
+    """Return which of the model's layers are stored; None: all."""
+    if asked is None or trace.layers is None or tuple(asked) == trace.layers:
+        return trace.layers if asked is None else asked
+    raise ValueError(
+        f"{trace.place}: holds {layers_in_words(trace.layers)}, --layers gives"
+        f" {layers_in_words(asked)}; leave it out, the traces name theirs"
+    )
 
 
 def _lone_pass(
@@ -260,7 +274,7 @@ def _compared_states(
             f" {states.shape[0]} of {states.shape[2]}; give the model that made the traces, and"
             " the layers that were kept"
         )
-    first = states.shape[1] - stored.shape[1]  # states of the last token alone are its
+    first = states.shape[1] - stored.shape[1]  # stored are those of the last tokens
     for layer, ours, again in zip(numbers, stored, states[:, first:], strict=True):
         known = ours.astype(np.float64)
         computed = again.astype(np.float64)

@@ -16,8 +16,8 @@ from wdsbench.llm.attention import BatchMaps, RefusedTraceError
 from wdsbench.llm.questions import Question
 from wdsbench.traces.attention import AttentionRules
 
-#: Of which tokens states are kept.
-TOKENS: Final = ("all", "last")
+#: Of which tokens states are kept: always of the last t of T.
+TOKENS: Final = ("all", "answer", "last")
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class StateReader:
         tokenizer: Its tokenizer.
         attention: What is kept of attention.
         layers: Which layers are kept, from 0, of states and attention alike; None: all of them.
-        tokens: Of which tokens states are kept: ``all``, or the ``last`` one.
+        tokens: Of which tokens states are kept: ``all``, those of the ``answer``, or the ``last``.
     """
 
     def __init__(
@@ -124,7 +124,8 @@ class StateReader:
             length, count = len(tokens[row]), len(item.answer)
             own = logprobs[start : start + count]
             start += count
-            kept = slice(length - 1 if self.tokens == "last" else 0, length)
+            first = {"all": 0, "answer": length - count, "last": length - 1}[self.tokens]
+            kept = slice(first, length)
             try:
                 raw: dict[str, Any] = {
                     "hidden_states": _states(item, half[row, :, kept], exact, row, kept, chosen),
@@ -141,6 +142,8 @@ class StateReader:
                 continue
             if self.layers is not None:
                 raw["layers"] = chosen
+            if self.tokens != "all":
+                raw["states_of"] = self.tokens
             if item.trace_number is not None:
                 raw["trace_number"] = item.trace_number
             yield raw

@@ -43,14 +43,15 @@ class StoredTrace:
         question_id: Of the trace.
         tokens: int ``[T]``.
         prompt_length: None: unknown.
-        hidden: ``[L, t, D]`` with t = T, or 1 where only the last states are stored; None where
-            they are not the model's own (reduced to components).
+        hidden: ``[L, t, D]``, of the last t of T tokens; None where they are not the model's own
+            (reduced to components).
         logprobs: float32 ``[T - prompt_length]`` or None.
         maps: L arrays ``[H, T, T]`` or None.
         edges: Of the mean over heads, a list a layer; or None.
         edge_rule: Their rule; None: unknown.
         heads: Of each head, list ``layer * H + head``; or None.
         head_threshold: Their least weight; None: unknown.
+        layers: Which of the model's layers the L are; None: all of them.
     """
 
     place: str
@@ -64,6 +65,7 @@ class StoredTrace:
     edge_rule: str | None
     heads: EdgeLists | None
     head_threshold: float | None
+    layers: tuple[int, ...] | None = None
 
 
 def pick_from_dataset(source: DatasetIndex, count: int, seed: int = 0) -> list[StoredTrace]:
@@ -123,6 +125,7 @@ def _from_raw(trace: Any) -> StoredTrace:
         edge_rule=None if reduced is None else reduced.edge_rule,
         heads=None if reduced is None else reduced.heads,
         head_threshold=None if reduced is None else reduced.head_threshold,
+        layers=trace.layers,
     )
 
 
@@ -157,6 +160,7 @@ def _from_shard(index: DatasetIndex, row: int) -> StoredTrace:
         edge_rule=provenance.get("edge_rule"),
         heads=shard.edges(HEADS_INDEX, HEADS_WEIGHT, HEADS_POINTER),
         head_threshold=None if threshold is None else float(threshold),
+        layers=index.model_layers,
     )
 
 

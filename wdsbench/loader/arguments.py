@@ -50,11 +50,12 @@ def make_plan(
     check_words([verify], VERIFY, "verify")
     if verify == "hash" and not index.has_hashes:
         raise ValueError("verify='hash': tar files without an index have no hashes; use 'header'")
+    asked = None
     if layout in ("graph", "union-graph"):
-        tokens = "all"
+        tokens, asked = "all", f"layout={layout!r}"
     if "sketch" in fields:
         check_members(index, rows, "fields=('sketch',)", "sketch", (SKETCH,))
-    ranges = select_tokens(index, rows, tokens)
+    ranges = select_tokens(index, rows, tokens, asked)
     check_layout(index, rows, layout, ranges, tokens)
     return DecodePlan(
         fields=tuple(fields),

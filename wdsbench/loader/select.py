@@ -35,7 +35,7 @@ LAYOUTS = ("stack", "pad", "jagged", "graph", "union-graph")
 
 @dataclass(frozen=True)
 class TokenRanges:
-    """Stored tokens ``[first, first + count)`` of each row of the index (rows of other splits
+    """Stored states ``[first, first + count)`` of each row of the index (rows of other splits
     included).
     """
 
@@ -79,28 +79,57 @@ def is_single(tokens: Tokens) -> bool:
     return tokens in ("last", "last_answer")
 
 
-def select_tokens(index: DatasetIndex, rows: NDArray[np.int64], tokens: Tokens) -> TokenRanges:
+def select_tokens(
+    index: DatasetIndex, rows: NDArray[np.int64], tokens: Tokens, asked: str | None = None
+) -> TokenRanges:
     """Return the wanted token range of every row; ``rows`` are those that must be able to give it.
+
+    States are those of the last t of T tokens: the state of token i is row i - (T - t).
+
+    Args:
+        index: Of the data set.
+        rows: That must have the tokens.
+        tokens: The choice.
+        asked: What asks for them where it is not the argument ``tokens``; for errors.
 
     Raises:
         ValueError: ``tokens`` is not one of the choices.
         DecodeError: Some sample has no such tokens: an unknown prompt length, or states of the
-            last token only.
+            answer's tokens or of the last token only.
     """
     stored = index.columns["state_tokens"].astype(np.int64)
     total = index.columns["tokens"].astype(np.int64)
-    if tokens != "last":
-        partial = rows[stored[rows] != total[rows]]
-        if partial.size:
-            raise DecodeError(
-                f"tokens={tokens!r}: {partial.size} samples hold the states of one token only"
-                " (the last generation step was all that was saved); use tokens='last'",
-                member=index.member_name(int(partial[0]), HIDDEN),
-            )
+    missing = total - stored
+    partial = rows[missing[rows] != 0]
+    # A layout leaves no choice of tokens to advise.
+    what, advice = (f"tokens={tokens!r}", "use tokens={}, or ") if asked is None else (asked, "")
+    unplaced = partial[~index.of_answer[partial]]
+    if unplaced.size and tokens != "last":
+        raise DecodeError(
+            f"{what} is not available: {_partial_states(stored[unplaced], total[unplaced])};"
+            f" {advice.format(repr('last'))}extract with --tokens all",
+            member=index.member_name(int(unplaced[0]), HIDDEN),
+        )
+    wanted = _token_ranges(index, rows, tokens)
+    found = TokenRanges(wanted.first - missing, wanted.count)
+    short = rows[found.first[rows] < 0]
+    if short.size:
+        allowed = f"'answer', 'last_answer', 'last' or k up to {stored[partial].min()}"
+        raise DecodeError(
+            f"{what} is not available: {short.size} samples hold the states of their answer's"
+            f" tokens only; {advice.format(allowed)}extract with --tokens all",
+            member=index.member_name(int(short[0]), HIDDEN),
+        )
+    return found
+
+
+def _token_ranges(index: DatasetIndex, rows: NDArray[np.int64], tokens: Tokens) -> TokenRanges:
+    """Return the wanted places among the T tokens of every row, whatever is stored of them."""
+    total = index.columns["tokens"].astype(np.int64)
     if is_single(tokens):
-        return TokenRanges(stored - 1, np.ones_like(stored))
+        return TokenRanges(total - 1, np.ones_like(total))
     if tokens == "all":
-        return TokenRanges(np.zeros_like(stored), stored)
+        return TokenRanges(np.zeros_like(total), total)
     if tokens == "answer":
         prompt = index.columns["prompt_length"].astype(np.int64)
         unknown = rows[prompt[rows] < 0]
@@ -110,15 +139,29 @@ def select_tokens(index: DatasetIndex, rows: NDArray[np.int64], tokens: Tokens) 
                 " use 'all' or 'last'",
                 member=index.member_name(int(unknown[0]), HIDDEN),
             )
-        return TokenRanges(prompt, stored - prompt)
+        return TokenRanges(prompt, total - prompt)
     first_k = isinstance(tokens, tuple) and len(tokens) == 2 and tokens[0] == "first"
     k = as_integer(tokens[1] if isinstance(tokens, tuple) and first_k else tokens)
     if k is None or k < 1:
         raise ValueError(
             f'tokens: {tokens!r} is not one of {", ".join(TOKEN_WORDS)}, k >= 1, ("first", k)'
         )
-    count = np.minimum(stored, k)
-    return TokenRanges(np.zeros_like(stored) if first_k else stored - count, count)
+    count = np.minimum(total, k)
+    return TokenRanges(np.zeros_like(total) if first_k else total - count, count)
+
+
+def _partial_states(stored: NDArray[np.int64], total: NDArray[np.int64]) -> str:
+    """Return what samples hold of whose states it is not sure which tokens they belong to."""
+    odd = np.flatnonzero(stored != 1)
+    if odd.size:
+        return (
+            f"{odd.size} samples hold states of some tokens only ({stored[odd[0]]} of"
+            f" {total[odd[0]]}), and nothing says of which"
+        )
+    return (
+        f"{stored.size} samples hold the states of one token only (the last generation step was"
+        " all that was saved)"
+    )
 
 
 def check_layout(

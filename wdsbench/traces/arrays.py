@@ -1,4 +1,4 @@
-"""NumPy arrays from whatever a trace holds.
+"""NumPy arrays from whatever a trace holds, and its texts as they can be stored.
 
 torch is looked at only where its caller has already imported it.
 """
@@ -87,3 +87,11 @@ def shown(value: object) -> str:
     if isinstance(value, int) and value.bit_length() > 64:  # Python writes out 4,300 digits at most
         return f"an integer of {value.bit_length()} bits"
     return repr(value)
+
+
+def storable(text: str) -> str:
+    """Return ``text`` as UTF-8 can hold it.
+
+    Lone surrogates, which a byte-level tokenizer may leave, become ``?``.
+    """
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")

@@ -2,7 +2,9 @@
 
 The raw format (L layers, T tokens of prompt and answer, H heads):
 
-    hidden_states           L arrays [T, D], or one [L, T, D]; floats
+    hidden_states           L arrays [t, D], or one [L, t, D]; floats. States of the last t tokens:
+                            t is T, or 1 (only the last generation step was saved), or what
+                            states_of says
     tokens                  T token ids
     question_id             text or integer
     attentions              L arrays [H, T, T], or one [L, H, T, T]; may be missing
@@ -12,6 +14,11 @@ The raw format (L layers, T tokens of prompt and answer, H heads):
     prompt_length           1 .. T - 1; may be missing: unknown, never guessed
     token_logprobs          T - prompt_length natural logarithms; may be missing
     trace_number, label     integer in 0 .. 2**32 - 1; 0 or 1; may be missing
+    layers                  L ascending integers: which of the model's layers these are, from 0; may
+                            be missing: all of them
+    states_of               all, answer or last: of which tokens the states are; may be missing, but
+                            answer is never guessed: generate() returns as many states, each of the
+                            token before
     packed_from             dict that ``wdsbench unpack`` adds: file, position and remarks that the
                             data set held of the trace; may be missing
 
@@ -24,7 +31,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
-from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -32,7 +39,8 @@ from numpy.typing import NDArray
 
 from wdsbench.errors import TraceError
 from wdsbench.records import ReducedAttention, Trace
-from wdsbench.traces.arrays import as_array, has_nan, shown
+from wdsbench.traces.arrays import as_array, has_nan, shown, storable
+from wdsbench.traces.origin import UnpackedTrace, origin_of
 from wdsbench.traces.reduced import reduced_from_raw
 
 REMARK_BATCH_AXIS: Final = "dropped a leading batch axis of 1"
@@ -43,11 +51,16 @@ REMARK_LAST_TOKEN_STATES: Final = (
     "only the last generation step was saved: states of one token beside T tokens, "
     "usable with tokens='last' only"
 )
+REMARK_ANSWER_STATES: Final = (
+    "states of the answer's tokens only, usable with tokens='answer', 'last_answer', 'last' and k"
+)
 REMARK_LAST_TOKEN_ATTENTION: Final = "dropped attention that was saved for the last token only"
 REMARK_LOGPROBS_CUT: Final = "kept the token_logprobs of the answer only"
 REMARK_LOGPROBS_DROPPED: Final = "dropped token_logprobs, since prompt_length is unknown"
 REMARK_NO_TEXTS: Final = "no tokens_decoded"
 REMARK_NO_ANSWER: Final = "no generated_answer_clean"
+
+STATES_OF: Final = ("all", "answer", "last")
 
 _REQUIRED: Final = ("hidden_states", "tokens", "question_id")
 _FLOATS: Final = (np.float16, np.float32, np.float64)
@@ -55,26 +68,6 @@ _FLOATS: Final = (np.float16, np.float32, np.float64)
 _LOGPROB_MAX: Final = 1e-2
 # A data set's index keeps it as uint32.
 _TRACE_NUMBER_MAX: Final = 2**32 - 1
-
-
-@dataclass(frozen=True)
-class Origin:
-    """Where a trace came from that was packed, and unpacked since.
-
-    Attributes:
-        file: Name of the raw file it was packed from.
-        position: Its place in that file.
-    """
-
-    file: str
-    position: int
-
-
-@dataclass(frozen=True)
-class UnpackedTrace(Trace):
-    """A trace that remembers its way, so that packing it again gives the same bytes."""
-
-    origin: Origin | None = None
 
 
 def check_trace(raw: Mapping[str, Any], file: str, position: int) -> Trace:
@@ -108,7 +101,7 @@ class _Checker:
                 f"a trace is a dict, this is a {type(raw).__name__}; save a list of dicts."
             )
         self.raw = raw
-        self.origin, self.origin_remarks = _origin(raw.get("packed_from"))
+        self.origin, self.origin_remarks = origin_of(raw.get("packed_from"))
         self.question_id = self.checked_question_id() if "question_id" in raw else None
         missing = [key for key in _REQUIRED if raw.get(key) is None]
         if missing:
@@ -134,9 +127,9 @@ class _Checker:
         attentions = self.attentions(token_count)
         maps = None if attentions is None else len(attentions)
         reduced = self.reduced(token_count, maps)
-        hidden = self.matched_hidden(
-            hidden, token_count, maps if reduced is None else reduced.num_layers
-        )
+        prompt_length = self.prompt_length(token_count)
+        hidden = self.matched_layers(hidden, maps if reduced is None else reduced.num_layers)
+        self.check_states(hidden.shape[1], token_count, prompt_length)
         if attentions is not None and attentions[0].shape[1] != token_count:
             self.remark(REMARK_LAST_TOKEN_ATTENTION)
             attentions = None
@@ -147,7 +140,6 @@ class _Checker:
                         f"{name}, layer {layer}, holds NaN; NaN is refused since every detector "
                         "would return NaN: extract this trace again, or leave it out."
                     )
-        prompt_length = self.prompt_length(token_count)
         trace = Trace(
             question_id=self.question_id,
             hidden=hidden,
@@ -160,6 +152,7 @@ class _Checker:
             trace_number=self.trace_number(),
             label=self.label(),
             reduced=reduced,
+            layers=self.model_layers(len(hidden)),
             file=self.file,
             position=self.position,
             remarks=tuple(self.remarks),
@@ -190,7 +183,7 @@ class _Checker:
         return values.astype(np.int64)
 
     def hidden_states(self) -> NDArray[Any]:
-        """Return ``[L, t, D]``; t is T or 1, compared with the tokens later."""
+        """Return ``[L, t, D]``; t is compared with the tokens later."""
         layers = self.layers("hidden_states", axes=2)
         if layers.ndim == 2:  # [L, D]: one vector a layer
             layers = layers[:, None, :]
@@ -262,9 +255,8 @@ class _Checker:
             )
         return np.asarray(stacked, dtype=stacked.dtype.newbyteorder("="), order="C")
 
-    def matched_hidden(
-        self, hidden: NDArray[Any], token_count: int, attention_layers: int | None
-    ) -> NDArray[Any]:
+    def matched_layers(self, hidden: NDArray[Any], attention_layers: int | None) -> NDArray[Any]:
+        """Return as many layers of states as there are of attention."""
         if attention_layers is not None and len(hidden) != attention_layers:
             if len(hidden) != attention_layers + 1:
                 raise self.error(
@@ -273,17 +265,64 @@ class _Checker:
                 )
             self.remark(REMARK_EMBEDDING_STATE)
             hidden = hidden[1:]
-        states = hidden.shape[1]
-        if states != token_count:
-            if states != 1:
-                raise self.error(
-                    f"hidden_states of {states} tokens beside {token_count} tokens; allowed are "
-                    f"{token_count}, or 1 (the last token). A common cause: generate() returns no "
-                    "state for the token it produced last; run one forward pass over prompt and "
-                    "answer and save that."
-                )
-            self.remark(REMARK_LAST_TOKEN_STATES)
         return hidden
+
+    def check_states(self, states: int, token_count: int, prompt_length: int | None) -> None:
+        """Check that the states are those of all tokens, of the answer's, or of the last."""
+        said = _scalar(self.raw.get("states_of"))
+        answer = None if prompt_length is None else token_count - prompt_length
+        if said is not None:
+            allowed = dict(zip(STATES_OF, (token_count, answer, 1), strict=True))
+            if not isinstance(said, str) or said not in allowed:
+                raise self.error(
+                    f"states_of is {shown(said)}; allowed are {', '.join(STATES_OF)}, or leave it"
+                    " out."
+                )
+            if states != allowed[said]:
+                raise self.error(
+                    f"hidden_states of {states} tokens beside {token_count} tokens and states_of"
+                    f" {said!r}; allowed are"
+                    f" {allowed[said] or 'those of the answer, with its prompt_length'}."
+                )
+        if states == token_count:
+            return
+        if said == "answer":
+            self.remark(REMARK_ANSWER_STATES)
+        elif states == 1:
+            self.remark(REMARK_LAST_TOKEN_STATES)
+        else:
+            hint = (
+                ". A common cause: generate() returns no state for the token it produced last; run"
+                " one forward pass over prompt and answer and save that"
+            )
+            if states == answer:
+                hint = (
+                    f"; or {states} where states_of 'answer' says that they are the answer's, of a"
+                    " forward pass over prompt and answer, and not those of generate(), each of the"
+                    " token before"
+                )
+            raise self.error(
+                f"hidden_states of {states} tokens beside {token_count} tokens; allowed are "
+                f"{token_count}, or 1 (the last token){hint}."
+            )
+
+    def model_layers(self, count: int) -> tuple[int, ...] | None:
+        """Return which of the model's layers the ``count`` are; None: all of them."""
+        value = self.raw.get("layers")
+        if value is None:
+            return None
+        values = self.array("layers", value)
+        allowed = (
+            f"allowed are {count} ascending integers, one for each layer that is there, from 0"
+        )
+        if values.dtype.kind not in "iu" or values.shape != (count,):
+            raise self.error(
+                f"layers has dtype {values.dtype} and shape {values.shape}; {allowed}."
+            )
+        numbers = tuple(values.tolist())
+        if numbers[0] < 0 or any(one >= after for one, after in pairwise(numbers)):
+            raise self.error(f"layers are {', '.join(map(str, numbers))}; {allowed}.")
+        return numbers
 
     def prompt_length(self, token_count: int) -> int | None:
         value = _scalar(self.raw.get("prompt_length"))
@@ -318,7 +357,7 @@ class _Checker:
                 f"tokens_decoded holds {len(value)} entries beside {token_count} tokens; allowed "
                 "is one text a token."
             )
-        return [_storable(text) for text in value]
+        return [storable(text) for text in value]
 
     def answer(self) -> str:
         value = self.raw.get("generated_answer_clean")
@@ -329,7 +368,7 @@ class _Checker:
             raise self.error(
                 f"generated_answer_clean is a {type(value).__name__}; allowed is text."
             )
-        return _storable(value)
+        return storable(value)
 
     def token_logprobs(
         self, token_count: int, prompt_length: int | None
@@ -420,26 +459,12 @@ def question_id_text(value: object) -> str:
     if isinstance(value, str):
         if not value:
             raise ValueError("question_id is empty; give every question an id.")
-        if _storable(value) != value:
+        if storable(value) != value:
             raise ValueError("question_id is not valid Unicode (a lone surrogate); rename it.")
         return str(value)
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
         return str(int(value))
     raise ValueError(f"question_id is a {type(value).__name__}; allowed are text and integers.")
-
-
-def _origin(value: object) -> tuple[Origin | None, tuple[str, ...]]:
-    """Return where a trace was packed from and what was remarked of it then; None where the key is
-    missing, or is somebody else's.
-    """
-    if not isinstance(value, Mapping):
-        return None, ()
-    file, position, remarks = (value.get(key) for key in ("file", "position", "remarks"))
-    if not isinstance(file, str) or not isinstance(position, int) or position < 0:
-        return None, ()
-    if not isinstance(remarks, list | tuple) or not all(isinstance(text, str) for text in remarks):
-        return None, ()
-    return Origin(_storable(file), position), tuple(map(_storable, remarks))
 
 
 def _scalar(value: object) -> object:
@@ -454,11 +479,3 @@ def _scalar(value: object) -> object:
         array = as_array(value)
         return array.reshape(-1)[0] if array.size == 1 and array.dtype != object else value
     return value
-
-
-def _storable(text: str) -> str:
-    """Return ``text`` as UTF-8 can hold it.
-
-    Lone surrogates, which a byte-level tokenizer may leave, become ``?``.
-    """
-    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")

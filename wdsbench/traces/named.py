@@ -46,11 +46,15 @@ KEYS: Final = frozenset(
         "token_logprobs",
         "trace_number",
         "label",
+        "layers",
+        "states_of",
         "packed_from",
     )
 )
 #: Values that are text as they stand, where a file can hold nothing but text.
-TEXTS: Final = frozenset(("question_id", "generated_answer_clean", f"{REDUCED}.edge_rule"))
+TEXTS: Final = frozenset(
+    ("question_id", "generated_answer_clean", "states_of", f"{REDUCED}.edge_rule")
+)
 
 _NUMBERED: Final = re.compile(r"([0-9]{1,18})\.(.+)", re.DOTALL)
 

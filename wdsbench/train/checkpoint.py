@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pydantic
 import safetensors
@@ -49,6 +49,7 @@ class _Traces(pydantic.BaseModel, extra="forbid", strict=True):
     reduction: str | None
     edge_rule: str | None
     head_threshold: float | None
+    model_layers: tuple[int, ...] | None = None  # absent where all are stored
 
 
 class _Card(pydantic.BaseModel, extra="forbid", strict=True):
@@ -86,12 +87,19 @@ def save_detector(fitted: FittedDetector, folder: Path) -> Path:
         "threshold": fitted.threshold,
         "temperature": fitted.temperature,
         "token": fitted.token,
-        "traces": None if fitted.traces is None else asdict(fitted.traces),
+        "traces": None if fitted.traces is None else _traces_card(fitted.traces),
         "weights": weights_name,
     }
     write_json(folder / CARD_NAME, card)
     remove_versions(folder, _WEIGHTS_GLOB, but=weights_name)
     return folder / CARD_NAME
+
+
+def _traces_card(traces: StoredTraces) -> dict[str, Any]:
+    card = asdict(traces)
+    if traces.model_layers is None:
+        del card["model_layers"]
+    return card
 
 
 def remove_detector(folder: Path) -> None:

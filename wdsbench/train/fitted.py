@@ -34,6 +34,7 @@ class StoredTraces:
             ``pca:64`` have different ones unless they hold the same training traces.
         edge_rule: Which attention edges are stored (``"top:0.35"``); None where it is not known.
         head_threshold: From which weight on those of single heads are; likewise.
+        model_layers: Which of the model's layers are stored; None: all of them.
     """
 
     num_layers: int
@@ -43,6 +44,7 @@ class StoredTraces:
     reduction: str | None = None
     edge_rule: str | None = None
     head_threshold: float | None = None
+    model_layers: tuple[int, ...] | None = None
 
     @classmethod
     def of(cls, index: Any) -> StoredTraces | None:
@@ -64,6 +66,7 @@ class StoredTraces:
             reduction=file and str(file).removeprefix("reduction-").removesuffix(".safetensors"),
             edge_rule=provenance.get("edge_rule"),
             head_threshold=None if threshold is None else float(threshold),
+            model_layers=getattr(index, "model_layers", None),
         )
 
 
@@ -197,6 +200,8 @@ class FittedDetector:
             compared.append(("attention heads are", stored.num_heads, self.shape.num_heads))
         if mine is None:
             return compared
+        there, here = (_numbers(traces.model_layers) for traces in (stored, mine))
+        compared.append(("the model's layers are", there, here))
         if "hidden" in needs.fields:
             compared.append(("states are reduced by", stored.reduce, mine.reduce))
             compared.append(("the reduction is", stored.reduction, mine.reduction))
@@ -205,6 +210,10 @@ class FittedDetector:
         if needs.layout == "union-graph":
             compared.append(("heads' edges are from", stored.head_threshold, mine.head_threshold))
         return compared
+
+
+def _numbers(layers: tuple[int, ...] | None) -> str:
+    return "all" if layers is None else ", ".join(map(str, layers))
 
 
 def _told(value: object) -> str:

@@ -175,7 +175,9 @@ def _fit_on_states(run: _Run, splits: dict[str, _Labelled]) -> FittedDetector:
     assert run.spec.build is not None
     layers, num_features = _stored_layers(run, splits["train"].index)
     known = all(split.longest_answer is not None for split in splits.values())
-    tokens = PROBE_TOKENS if known else PROBE_TOKENS[:1]
+    tokens: tuple[str, ...] = PROBE_TOKENS if known else PROBE_TOKENS[:1]
+    if _answers_alone(splits["train"].index):
+        tokens = tuple(token for token in tokens if token != "last_prompt")
     shape = DetectorShape(1, num_features, run.config.hidden, dropout=run.config.dropout)
     solver: Solver = (
         MLPSolver(run.config.hidden, run.config.dropout, run.config.seed, run.balanced)
@@ -208,6 +210,12 @@ def _fit_on_states(run: _Run, splits: dict[str, _Labelled]) -> FittedDetector:
         token=chosen.token,
         traces=StoredTraces.of(splits["train"].index),
     )
+
+
+def _answers_alone(index: Any) -> bool:
+    """Return whether some sample of the data set has no states of its prompt."""
+    of_answer = getattr(index, "of_answer", None)
+    return of_answer is not None and bool(of_answer.any())
 
 
 def _set_probe_weights(module: nn.Module, weight: Tensor, bias: float) -> None:
@@ -290,7 +298,9 @@ def _read_states(
     """
     needs = run.spec.needs
     if len(tokens) > 1:
-        needs = replace(needs, tokens=_reach(tokens, labelled), layout="jagged")
+        prompts = "last_prompt" in tokens
+        wanted = _reach(tokens, labelled) if prompts else "answer"
+        needs = replace(needs, tokens=wanted, layout="jagged")
     with run.open_split(split, needs, layers) as batches:
         shares = run.gather(_read_share(batches, labelled, tokens))
     features = next(part.shape[3] for _, parts, _ in shares for part in parts)

@@ -66,7 +66,8 @@ def slide(
 
     Args:
         fitted: The detector; its module is used on the CPU.
-        hidden: float32 ``[L, t, D]``; t is ``tokens``, or 1.
+        hidden: float32 ``[L, t, D]``: states of the last t of ``tokens``, where t is all of them,
+            those of the answer, or 1.
         tokens: T.
         prompt_length: None: unknown.
         stored: What is known of the data set; None: of a raw trace, whose states are not reduced.
@@ -108,7 +109,7 @@ def slide(
         by_layer=by_layer,
         by_layer_title="what the layer adds" if signed else "probability",
         signed=signed,
-        remark=_remark(fitted, hidden.shape[1] == tokens, prompt_length),
+        remark=_remark(fitted, hidden.shape[1] == 1 < tokens, prompt_length),
     )
 
 
@@ -133,19 +134,20 @@ def _states(
     token: str, hidden: NDArray[np.float32], tokens: int, prompt_length: int | None
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Return tokens ``[n]`` and the states ``[L, n, D]`` that the detector is given there."""
-    if hidden.shape[1] != tokens or tokens == 1:
+    missing = tokens - hidden.shape[1]
+    if hidden.shape[1] == 1:
         return np.array([tokens - 1]), hidden
-    first = prompt_length or 0
+    first = max(prompt_length or 0, missing)
     if token == "mean_answer":
         ends = np.arange(1, tokens - first + 1, dtype=np.float64)
-        sums = np.cumsum(hidden[:, first:], axis=1, dtype=np.float64)
+        sums = np.cumsum(hidden[:, first - missing :], axis=1, dtype=np.float64)
         return np.arange(first, tokens), (sums / ends[None, :, None]).astype(np.float32)
-    if token == "last_prompt" and first:
+    if token == "last_prompt" and first > missing:
         first -= 1
-    return np.arange(first, tokens), hidden[:, first:]
+    return np.arange(first, tokens), hidden[:, first - missing :]
 
 
-def _remark(fitted: FittedDetector, whole: bool, prompt_length: int | None) -> str:
+def _remark(fitted: FittedDetector, only_last: bool, prompt_length: int | None) -> str:
     name = fitted.spec.name
     words = [f"trained on {fitted.token}"]
     if fitted.token == "mean_answer":
@@ -157,7 +159,7 @@ def _remark(fitted: FittedDetector, whole: bool, prompt_length: int | None) -> s
         words.append(f"fitted on layer {layer}: in others the same direction, by their own scale")
     else:
         words.append(f"{name} knows layer {layer} alone: no score per layer")
-    if not whole:
+    if only_last:
         words.append("only the last token's states are there")
     elif prompt_length is None:
         words.append("length of the prompt unknown: every token is scored")

@@ -79,9 +79,10 @@ def inspect_dataset(
         "splits": {name: entry.model_dump() for name, entry in file.splits.items()},
         "fields": {name: entry.model_dump() for name, entry in file.fields.items()},
         "members": _member_totals(index),
-        "layers": layers,
+        "layers": _named(layers, index.model_layers),
         "range_samples": len(rows),
         "tokens": spread(columns["tokens"]),
+        "state_tokens": spread(columns["state_tokens"]),
         "prompt_tokens": spread(prompt[prompt >= 0]),
         "answer_tokens": spread((columns["tokens"] - prompt)[prompt >= 0]),
         "unknown_prompts": int((prompt < 0).sum()),
@@ -160,7 +161,7 @@ def inspect_raw(
         "answer_tokens": spread(totals.answers),
         "unknown_prompts": totals.traces - len(totals.prompts),
         "classes": dict(totals.classes),
-        "layers": totals.ranges.as_json(),
+        "layers": totals.layers(),
         "remarks": dict(totals.remarks),
     }
 
@@ -201,6 +202,7 @@ class _RawTotals:
     classes: Counter[str] = field(default_factory=Counter)
     remarks: Counter[str] = field(default_factory=Counter)
     ranges: Ranges = field(default_factory=Ranges)
+    model_layers: set[tuple[int, ...] | None] = field(default_factory=set)
 
     def describe(self, values: Mapping[Any, Any], prefix: str = "") -> None:
         """Note what stands under each key."""
@@ -224,6 +226,12 @@ class _RawTotals:
         self.classes[names[trace.label]] += 1
         self.remarks.update(trace.remarks)
         self.ranges.add(trace.hidden)
+        self.model_layers.add(trace.layers)
+
+    def layers(self) -> list[dict[str, Any]]:
+        """Return a row a layer, with its number in the model where all traces say the same."""
+        said = set(self.model_layers)
+        return _named(self.ranges.as_json(), said.pop() if len(said) == 1 else None)
 
     def refuse(self, error: TraceError) -> None:
         """Count a bad trace or file."""
@@ -310,9 +318,21 @@ def _raw_sample(raw: Any, path: Path, position: int) -> dict[str, Any]:
             trace.prompt_length,
             None if trace.token_logprobs is None else trace.token_logprobs.tolist(),
         ),
-        "layers": totals.ranges.as_json(),
+        "layers": totals.layers(),
         "remarks": list(trace.remarks),
     }
+
+
+def _named(
+    rows: list[dict[str, Any]], model_layers: tuple[int, ...] | None
+) -> list[dict[str, Any]]:
+    """Return rows of layers with each one's number in the model, where layers were chosen."""
+    if model_layers is None:
+        return rows
+    return [
+        {"layer": row["layer"], "model_layer": number, **row}
+        for row, number in zip(rows, model_layers, strict=True)
+    ]
 
 
 def _member_totals(index: DatasetIndex) -> dict[str, dict[str, int]]:

@@ -24,6 +24,8 @@
     for (let i = 0; i < raw.length; i++) out[i] = raw.charCodeAt(i);
     return out;
   }
+  // Layers are places in the trace everywhere but where they are read: there, numbers in the model.
+  const layerName = (layer) => data.layerNames[layer];
   const maps = data.maps && { ...data.maps, mean: bytes(data.maps.mean), heads: bytes(data.maps.heads) };
   const norms = data.norms && new Float32Array(bytes(data.norms.values).buffer);
   const sketch = data.sketch && bytes(data.sketch.values);
@@ -196,23 +198,22 @@
       z.push(values);
       text.push(told);
     }
-    byId("sketch-title").textContent = `Sketch of every head, layer ${layer}`;
+    byId("sketch-title").textContent = `Sketch of every head, layer ${layerName(layer)}`;
     const shapes = head < 0 ? [] : [frame(head, T)];
     return grid("sketch", z, allTokens, rowLabels([...z.keys()]), Math.min(640, 150 + 20 * H), {},
       { text, zmin: low, zmax: high }, [...boundary(H, false, "#fff"), ...shapes], "head");
   }
 
   function drawNorms(layer) {
-    const L = data.layers, t = data.norms.tokens, z = [], text = [];
-    const tokens = t === T ? allTokens : [T - 1];
+    const L = data.layers, tokens = data.norms.tokens, t = tokens.length, z = [], text = [];
     const wide = data.norms.wide, ticks = data.norms.ticks;
     for (let l = 0; l < L; l++) {
       const own = [...norms.subarray(l * t, (l + 1) * t)];
       z.push(own.map((value) => (!Number.isFinite(value) ? null : wide ? Math.log10(value) : value)));
-      text.push(own.map((value, n) => `layer ${l}, ${plain[tokens[n]]} (${tokens[n]}): ${value.toPrecision(4)}`));
+      text.push(own.map((value, n) => `layer ${layerName(l)}, ${plain[tokens[n]]} (${tokens[n]}): ${value.toPrecision(4)}`));
     }
     const bar = wide ? { tickvals: ticks.map(Math.log10), ticktext: ticks.map(String) } : {};
-    return grid("norms", z, tokens, rowLabels([...z.keys()]), Math.min(700, 150 + 22 * L),
+    return grid("norms", z, tokens, rowLabels(data.layerNames), Math.min(700, 150 + 22 * L),
       { ...bar, title: { text: wide ? "norm, logarithmic" : "norm", side: "right" } },
       { text }, [...(t === T ? boundary(L, false, "#fff") : []), frame(layer, tokens.length)], "layer");
   }
@@ -233,8 +234,8 @@
     if (scores.byLayer) {
       const most = scores.signed ? scores.most : 1, row = scores.layers.indexOf(layer);
       const text = scores.byLayer.map((own, l) => own.map((value, n) =>
-        `layer ${scores.layers[l]}, ${plain[scores.positions[n]]}: ${value.toFixed(3)}`));
-      drawn.push(grid("by-layer", scores.byLayer, scores.positions, rowLabels(scores.layers),
+        `layer ${layerName(scores.layers[l])}, ${plain[scores.positions[n]]}: ${value.toFixed(3)}`));
+      drawn.push(grid("by-layer", scores.byLayer, scores.positions, rowLabels(scores.layers.map(layerName)),
         Math.min(640, 150 + 20 * scores.layers.length), { title: { text: scores.byLayerTitle, side: "right" } },
         { text, zmin: scores.signed ? -most : 0, zmax: most,
           colorscale: scores.signed ? plotlyScale(data.signedColours) : quantityScale },
@@ -246,19 +247,20 @@
   const state = { layer: data.start.layer, head: data.start.head, threshold: data.start.threshold };
   // The slider moves in equal steps of the square root, as colours and widths do.
   const threshold = () => (state.threshold / 100) ** 2;
+  const layerRange = data.layers === data.layerNames[data.layers - 1] + 1 ? `0 to ${data.layers - 1}` : data.layerNames.join(", ");
   const headName = (head) => (head < 0 ? "mean over heads" : `head ${head}`);
 
   function draw() {
     const { layer, head } = state, drawn = [];
-    byId("layer-value").textContent = `${layer} of 0 to ${data.layers - 1}`;
+    byId("layer-value").textContent = `${layerName(layer)} of ${layerRange}`;
     byId("head-value").textContent = headName(head);
     byId("threshold-value").textContent = threshold().toFixed(4);
-    byId("layer").setAttribute("aria-valuetext", `layer ${layer}`);
+    byId("layer").setAttribute("aria-valuetext", `layer ${layerName(layer)}`);
     byId("head").setAttribute("aria-valuetext", headName(head));
     byId("threshold").setAttribute("aria-valuetext", threshold().toFixed(4));
     if (maps) {
-      byId("graph-title").textContent = `Attention graph, layer ${layer}, ${headName(head)}`;
-      byId("map-title").textContent = `Attention map, layer ${layer}, ${headName(head)}`;
+      byId("graph-title").textContent = `Attention graph, layer ${layerName(layer)}, ${headName(head)}`;
+      byId("map-title").textContent = `Attention map, layer ${layerName(layer)}, ${headName(head)}`;
       const [promise, edges] = drawGraph("graph", layer, head, threshold(), Math.max(mapHeight() - 60, 40 + 17 * rows));
       drawn.push(promise, drawMap(layer, head));
       const absent = edges === null;
@@ -316,7 +318,7 @@
       byId("side").style.gridTemplateColumns = `repeat(${Math.min(data.chosen.length, 4)}, minmax(0, 1fr))`;
       for (const layer of data.chosen) {
         const box = document.createElement("div"), title = document.createElement("h3"), plot = document.createElement("div");
-        title.textContent = `layer ${layer}`;
+        title.textContent = `layer ${layerName(layer)}`;
         title.style.cssText = "font-size: .87rem; text-align: center; margin: .3rem 0 0";
         plot.id = `side-${layer}`;
         box.append(title, plot);

@@ -67,7 +67,7 @@ def draw_graphs(
             if count <= MOST_EDGES
             else f"strongest {MOST_EDGES} of {count}"
         )
-        axes.set_title(f"layer {layer}", fontsize=9.5)
+        axes.set_title(f"layer {trace.layer_names[layer]}", fontsize=9.5)
         axes.text(0.5, -0.01, told, ha="center", va="top", fontsize=7.5, color="0.4",
                   transform=axes.transAxes)  # fmt: skip
 
@@ -80,7 +80,7 @@ def draw_maps(part: SubFigure, trace: ViewedTrace, layers: Sequence[int], head: 
         square = np.ma.masked_invalid(trace.square(layer, head))
         axes.set_facecolor(BLANK)
         axes.imshow(square, cmap=WEIGHTS, norm=SCALE, interpolation="nearest")
-        axes.set_title(f"layer {layer}", fontsize=9.5)
+        axes.set_title(f"layer {trace.layer_names[layer]}", fontsize=9.5)
         label_tokens(axes, trace, "x", PANEL - 1.2)
         if place == 0:
             label_tokens(axes, trace, "y", PANEL - 1.2)
@@ -114,7 +114,8 @@ def draw_sketch(
         for edge in range(heads, len(rows), heads):
             axes.axhline(edge - 0.5, color="white", linewidth=1.6)
         middles = [place * heads + (heads - 1) / 2 for place in range(len(layers))]
-        names = [f"layer {layer}" for layer in layers] if number == 0 else [""] * len(layers)
+        names = [f"layer {trace.layer_names[layer]}" for layer in layers]
+        names = names if number == 0 else [""] * len(layers)
         axes.set_yticks(middles, names, fontsize=8)
         if rows.count():
             aspect = max(18, len(rows))  # as thin on tall panels as on flat ones
@@ -125,29 +126,35 @@ def draw_sketch(
 
 
 def draw_norms(part: SubFigure, trace: ViewedTrace) -> None:
-    """Draw the norms of all states; of the last token's alone where only they are there."""
+    """Draw the norms of all states that are there; those of one token by layer alone."""
     norms = np.ma.masked_invalid(trace.norms)
-    if norms.shape[1] != trace.num_tokens or trace.num_tokens == 1:
+    if norms.shape[1] == 1:
         (axes,) = row(part, 1, "Norm of the state of the last token, by layer")
-        axes.plot(np.arange(trace.num_layers), norms[:, 0], "o-", color=PROMPT_COLOUR)
+        axes.plot(trace.layer_names, norms[:, 0], "o-", color=PROMPT_COLOUR)
         axes.set_xlabel("layer", fontsize=8)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_ylim(bottom=0)
         axes.tick_params(labelsize=8)
         axes.spines[["top", "right"]].set_visible(False)
         return
-    (axes,) = row(part, 1, "Norm of every state")
+    tokens = trace.state_tokens
+    whole = len(tokens) == trace.num_tokens
+    (axes,) = row(part, 1, f"Norm of every state{'' if whole else ' that is kept'}")
     finite = norms.compressed()
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
     wide = low > 0 and high / low > WIDE_RATIO
     norm = LogNorm(low, high) if wide else Normalize(low, high)
     image = axes.imshow(norms, cmap=QUANTITIES, norm=norm, aspect="auto", interpolation="nearest")
     axes.set_ylabel("layer", fontsize=8)
-    axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=8, min_n_ticks=1))
-    label_tokens(axes, trace, "x", 7.0)
+    if trace.model_layers is None:
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=8, min_n_ticks=1))
+    else:
+        step = max(1, math.ceil(trace.num_layers / 12))
+        axes.set_yticks(np.arange(trace.num_layers)[::step], [*map(str, trace.layer_names[::step])])
+    label_tokens(axes, trace, "x", 7.0, tokens)
     bare(axes)
     axes.tick_params(axis="y", labelsize=8)
-    if trace.prompt_length is not None:
+    if trace.prompt_length is not None and whole:
         axes.axvline(trace.prompt_length - 0.5, color="white", linewidth=1.6)
     bar = part.colorbar(image, ax=axes, aspect=18, pad=0.012)
     if wide:
@@ -190,7 +197,8 @@ def draw_scores(part: SubFigure, trace: ViewedTrace, scores: Scores) -> None:
             interpolation="nearest",
         )
         step = max(1, math.ceil(len(scores.layers) / 12))
-        axes.set_yticks(np.arange(len(scores.layers))[::step], scores.layers[::step])
+        names = [str(trace.layer_names[layer]) for layer in scores.layers]
+        axes.set_yticks(np.arange(len(names))[::step], names[::step])
         axes.set_ylabel("layer", fontsize=8)
         bare(axes)
         thin(part.colorbar(image, ax=axes, aspect=18, pad=0.012), scores.by_layer_title)

@@ -61,6 +61,7 @@ def page_data(
         "texts": [visible(text) for text in trace.texts],
         "prompt": trace.prompt_length,
         "layers": trace.num_layers,
+        "layerNames": list(trace.layer_names),
         "chosen": list(layers),
         "start": {
             "layer": start,
@@ -69,7 +70,7 @@ def page_data(
         },
         "maps": maps,
         "absent": "This layer or head is not on the page, which would be too large; "
-        + ("" if maps is None else _held(maps)),
+        + ("" if maps is None else _held(trace, maps)),
         "sketch": None if sketch is None else _sketch(sketch),
         "norms": _norms(trace) if "norms" in panels else None,
         "scores": None if scores is None else _scores(scores),
@@ -118,7 +119,7 @@ def _fitting(
     size = trace.num_tokens * (trace.num_tokens + 1) // 2
     heads = trace.num_heads
     limit = f"to keep the page's weights within {MAP_BYTES / 1e6:g} MB"
-    named = ", ".join(map(str, chosen))
+    named = ", ".join(str(trace.layer_names[layer]) for layer in chosen)
     ladder = [
         (every, every if heads else [], []),
         (every, chosen, [f"single heads are here for layers {named} alone, {limit}"]),
@@ -134,8 +135,8 @@ def _fitting(
     )
 
 
-def _held(maps: dict[str, Any]) -> str:
-    heads = maps["headLayers"]
+def _held(trace: ViewedTrace, maps: dict[str, Any]) -> str:
+    heads = [trace.layer_names[layer] for layer in maps["headLayers"]]
     mean = f"the mean over heads is there for {len(maps['meanLayers'])} layers"
     return mean + (f", single heads for layers {', '.join(map(str, heads))}." if heads else ".")
 
@@ -176,7 +177,7 @@ def _norms(trace: ViewedTrace) -> dict[str, Any]:
     wide = low > 0 and high / low > WIDE_RATIO
     ticks = list(LogLocator(subs=(1, 2, 5)).tick_values(low, high)) if wide else []
     return {
-        "tokens": norms.shape[1],
+        "tokens": trace.state_tokens.tolist(),
         "wide": wide,
         "ticks": [float(tick) for tick in ticks if low <= tick <= high],
         "values": _base64([norms]),

@@ -56,6 +56,7 @@ def _of_raw(trace: Trace, path: Path) -> ViewedTrace:
         label=trace.label,
         full=full,
         kept=kept,
+        model_layers=trace.layers,
     )
 
 

@@ -61,6 +61,7 @@ def read_stored(index: DatasetIndex, row: int, path: str) -> ViewedTrace:
         score=None if np.isnan(sample["score"]) else sample["score"],
         full=load_member(sample[ATTENTION]) if ATTENTION in sample else None,
         kept=_kept(index, sample),
+        model_layers=index.model_layers,
     )
     _check(trace)
     return trace
@@ -138,7 +139,8 @@ def _check(trace: ViewedTrace) -> None:
         ShardError: A member has not the shape that layers and tokens ask for.
     """
     tokens, layers, kept = trace.num_tokens, trace.num_layers, trace.kept
-    seen: list[tuple[str, bool]] = []
+    shape = trace.hidden.shape
+    seen = [(HIDDEN, len(shape) == 3 and 1 <= shape[1] <= tokens)]
     if trace.full is not None:
         shape = trace.full.shape
         fits = len(shape) == 3 and (shape[0], shape[2]) == (layers, tokens * (tokens + 1) // 2)

@@ -39,11 +39,13 @@ class ViewedTrace:
         texts: T token texts; ``#id`` or ``token i`` where the source has none.
         prompt_length: Tokens of the prompt; None: unknown.
         answer: As text.
-        hidden: float32 ``[L, t, D]``; t is T, or 1 where only the last token's were saved.
+        hidden: float32 ``[L, t, D]``: states of the last t tokens; t is T, or fewer where only the
+            answer's or the last token's were saved.
         label: 1 hallucinated, 0 right, None unknown.
         score: That the label was made from; None unknown.
         full: float16 ``[L, H, T (T + 1) / 2]``: whole maps, or None.
         kept: Edges, heads and sketch, each or all None.
+        model_layers: Which of the model's layers the L are, by which they are named; None: all.
     """
 
     name: str
@@ -59,6 +61,7 @@ class ViewedTrace:
     score: float | None = None
     full: NDArray[np.float16] | None = None
     kept: ReducedAttention | None = None
+    model_layers: tuple[int, ...] | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -69,6 +72,16 @@ class ViewedTrace:
     def num_layers(self) -> int:
         """L."""
         return len(self.hidden)
+
+    @property
+    def layer_names(self) -> tuple[int, ...]:
+        """L numbers: what each layer is called, its number in the model."""
+        return tuple(range(self.num_layers)) if self.model_layers is None else self.model_layers
+
+    @property
+    def state_tokens(self) -> NDArray[np.int64]:
+        """int64 ``[t]``: the tokens whose states there are."""
+        return np.arange(self.num_tokens - self.hidden.shape[1], self.num_tokens)
 
     @property
     def num_heads(self) -> int:
@@ -98,7 +111,10 @@ class ViewedTrace:
         else:
             answer = self.num_tokens - self.prompt_length
             tokens = f"{self.num_tokens} tokens ({self.prompt_length} prompt, {answer} answer)"
-        words = [self.source, tokens, f"{self.num_layers} layers"]
+        layers = f"{self.num_layers} layers"
+        if self.model_layers is not None:
+            layers += f" ({', '.join(map(str, self.model_layers))} of the model)"
+        words = [self.source, tokens, layers]
         if self.label is not None:
             judged = "hallucinated" if self.label == 1 else "right"
             words.append(judged + ("" if self.score is None else f" (score {self.score:.3g})"))

@@ -1,0 +1,45 @@
+"""Where a trace came from that was packed and unpacked since: packing it again gives the same
+bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from wdsbench.records import Trace
+from wdsbench.traces.arrays import storable
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a trace came from that was packed, and unpacked since.
+
+    Attributes:
+        file: Name of the raw file it was packed from.
+        position: Its place in that file.
+    """
+
+    file: str
+    position: int
+
+
+@dataclass(frozen=True)
+class UnpackedTrace(Trace):
+    """A trace that remembers its way, so that packing it again gives the same bytes."""
+
+    origin: Origin | None = None
+
+
+def origin_of(value: object) -> tuple[Origin | None, tuple[str, ...]]:
+    """Return where a trace was packed from and what was remarked of it then; None where the key is
+    missing, or is somebody else's.
+    """
+    if not isinstance(value, Mapping):
+        return None, ()
+    file, position, remarks = (value.get(key) for key in ("file", "position", "remarks"))
+    if not isinstance(file, str) or not isinstance(position, int) or position < 0:
+        return None, ()
+    if not isinstance(remarks, list | tuple) or not all(isinstance(text, str) for text in remarks):
+        return None, ()
+    return Origin(storable(file), position), tuple(map(storable, remarks))
