@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from llm.tiny import make_model, make_tokenizer
 
 from wdsbench.cli.main import main
+from wdsbench.cli.shard_taker import SCORES_NAME
 from wdsbench.records import Trace
+from wdsbench.shards.index import DatasetIndex
+from wdsbench.shards.names import split_of_question
 from wdsbench.traces.files import expand_patterns
 from wdsbench.traces.read import read_traces
 
@@ -32,6 +37,17 @@ def extract(home: Path, out: Path, *options: str) -> int:
         main(["extract", *words, "--max-new-tokens", "4", *options])
     code = ended.value.code
     return code if isinstance(code, int) else int(code is not None)
+
+
+def command(*words: str) -> None:
+    """Run another command, which must do well."""
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert not ended.value.code
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
 def read(folder: Path) -> list[Trace]:
@@ -77,12 +93,87 @@ def test_straight_into_shards(
     words = ("--shards", str(shards), "--attention", "heads,edges", "--edge-rule", "top:0.5")
     assert extract(home, out, *words, "--score-column", "token_f1", "--no-keep-raw", "--json") == 0
     report = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert (report["samples"], report["files"]) == (2, [])
+    assert (report["samples"], report["files"], report["removed"]) == (2, [], 1)
+    assert report["bytes"] == sum(path.stat().st_size for path in shards.glob("*.tar"))
     assert [path.name for path in out.iterdir()] == ["ground_truth_scores.csv"]
     index = json.loads((shards / "index.json").read_text())
     assert {"hidden", "meta", "edges", "heads"} == set(index["fields"])
     assert sum(split["unlabelled"] for split in index["splits"].values()) == 0
     assert extract(home, tmp_path / "more", *words) == 1
+    assert "holds a data set already" in capsys.readouterr().err
+
+
+def test_several_answers_are_labelled_each_by_its_own_score(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Straight into shards, removing, and step by step, with every command: the same bytes."""
+    asked = tmp_path / "q.csv"
+    asked.write_text("question_id,question,reference\na,red,the one is red\nb,who ?,the blue one\n")
+    sampling = ("--questions", str(asked), "--decode", "sample", "--answers-per-question", "3")
+    sampling += ("--traces-per-file", "2")
+    attention = ("--attention", "edges")
+    shards = ("--shards", str(tmp_path / "shards"), "--score-column", "rouge_l")
+    assert extract(home, tmp_path / "a", *sampling, *attention, *shards, "--no-keep-raw") == 0
+    assert "6 samples, 0.0 MB in 2 shards" in capsys.readouterr().out
+    assert extract(home, tmp_path / "b", *sampling, *attention) == 0
+    traces, scores = str(tmp_path / "b"), str(tmp_path / SCORES_NAME)
+    command("score", "--traces", traces, "--questions", str(asked), "--out", scores)
+    words = ("--traces", traces, "--scores", scores, "--score-column", "rouge_l", *attention)
+    command("pack", *words, "--missing-score", "keep", "--out", str(tmp_path / "packed"))
+    assert contents(tmp_path / "shards") == contents(tmp_path / "packed")
+    assert (tmp_path / "a" / SCORES_NAME).read_bytes() == Path(scores).read_bytes()
+    index = DatasetIndex.open(tmp_path / "shards")
+    found = dict(
+        zip(
+            zip(index.question_ids(np.arange(6)), index.columns["trace"].tolist(), strict=True),
+            index.columns["score"].tolist(),
+            strict=True,
+        )
+    )
+    rows = csv.DictReader(Path(scores).read_text().splitlines())
+    told = {(row["question_id"], int(row["trace"])): float(row["rouge_l"]) for row in rows}
+    assert found == pytest.approx(told)
+    assert len(set(told.values())) > 1
+
+
+def test_packing_that_fails_says_what_is_there_and_goes_on(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, shards = tmp_path / "raw", tmp_path / "shards"
+    words = ("--shards", str(shards), "--traces-per-file", "1", "--no-keep-raw", "--json")
+    obstacle = shards / ".index.json.tmp"
+    obstacle.mkdir(parents=True)
+    assert extract(home, out, *words) == 1
+    error = " ".join(capsys.readouterr().err.split())
+    assert "the extraction is finished, but the data set is not: cannot write to" in error
+    assert "stays, and the same command with --resume goes on there" in error
+    assert extract(home, out, *words) == 1
+    assert "holds an unfinished data set; go on with --resume" in capsys.readouterr().err
+    assert extract(home, tmp_path / "other", *words, "--resume") == 1
+    assert "unfinished data set of another extraction" in capsys.readouterr().err
+    obstacle.rmdir()
+    assert extract(home, out, *words, "--resume") == 0
+    report = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (report["samples"], report["removed"], report["resumed"]) == (2, 2, 2)
+
+
+def test_a_file_that_cannot_be_packed_stops_the_run(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, shards = tmp_path / "raw", tmp_path / "shards"
+    words = ("--shards", str(shards), "--traces-per-file", "1", "--shard-mb", "0.000001")
+    split = split_of_question("a")
+    obstacle = shards / f".{split}-000000.tar.tmp"
+    obstacle.mkdir(parents=True)
+    assert extract(home, out, *words) == 1
+    error = " ".join(capsys.readouterr().err.split())
+    assert "batch_0001.pkl.gz is extracted, but not packed: cannot write to" in error
+    obstacle.rmdir()
+    assert extract(home, out, *words, "--resume") == 0
+    assert "2 samples, 0.0 MB in 2 shards" in capsys.readouterr().out
+    assert extract(home, out, *words, "--resume") == 0  # all is done already
+    assert "2 samples, 0.0 MB in 2 shards" in capsys.readouterr().out
+    assert extract(home, out, *words, "--resume", "--edge-rule", "top:0.5") == 1
     assert "holds a data set already" in capsys.readouterr().err
 
 
@@ -100,12 +191,13 @@ def test_shards_without_labels_keep_what_they_were_made_of(
 BAD: list[tuple[list[str], str]] = [
     (["--layers", "a"], "--layers 'a' is no list of numbers; write 0,15"),
     (["--layers", "7"], "layer 7 is asked for, but the model returns 3 layers; allowed are 0 .. 2"),
-    (["--tokens", "answer"], "tokens is 'answer'; allowed are all, last"),
+    (["--tokens", "prompt"], "tokens is 'prompt'; allowed are all, "),
     (["--decode", "best"], "decode is 'best'"),
     (["--answers-per-question", "2"], "greedy gives one answer; use decode sample"),
     (["--load-in", "2bit"], "load_in is '2bit'; allowed are 8bit, 4bit"),
     (["--device", "cpu", "--device-map", "auto"], "give one of them"),
     (["--no-keep-raw"], "are of --shards; give a folder there"),
+    (["--shards", "s", "--no-keep-raw", "--no-journal"], "--no-keep-raw needs the journal"),
     (["--shards", "s", "--score-column", "bleurt"], "is not one of exact_match, token_f1, rouge_l"),
     (["--questions", "questions.txt"], "the name ends in none of"),
 ]

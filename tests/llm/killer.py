@@ -1,8 +1,11 @@
 """Runs an extraction to its end, then again and again in children that die, until each is done.
 
-``killer.py FOLDER "every call"``: the n-th child dies before its n-th flush or rename, and the run
-that it leaves is resumed in peace. ``killer.py FOLDER "random moments"``: runs killed from
-outside, each until it comes through. Prints the number of deaths.
+``killer.py FOLDER WHAT "every call"``: the n-th child dies before its n-th flush, rename or
+removal, and the run that it leaves is resumed in peace (``"every third call"``: of those).
+``"random moments"``: runs killed from outside, each until it comes through. Prints the number of
+deaths. WHAT is ``files``, or ``shards`` and ``spent``: straight into shards, the trace files kept
+or removed. Flushes are counted and left out: what a killed process wrote the kernel keeps, and the
+disk's time is saved.
 """
 
 from __future__ import annotations
@@ -12,21 +15,42 @@ import random
 import signal
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from llm.tiny import make_poisoned, make_questions, make_tokenizer
+from llm.tiny import make_model, make_poisoned, make_questions, make_tokenizer
 
+from wdsbench.cli.shard_taker import ShardTaker
 from wdsbench.llm.decode import Decoding
 from wdsbench.llm.extract import extract
 from wdsbench.llm.questions import Question
+from wdsbench.pack import PackOptions
 
 RANDOM_DEATHS = 8
+#: Calls between deaths.
+STEPS = {"every call": 1, "every third call": 3}
 CALLS = ("fsync", "replace", "unlink")
+#: Two answers to each question, in files that part them, labels from their scores.
+QUESTIONS = [replace(question, references=("red",)) for question in make_questions(5)[1:]]
+SHARD_SETTINGS: dict[str, Any] = {
+    "batch_size": 3,
+    "traces_per_file": 3,
+    "max_new_tokens": 3,
+    "attention": ("edges",),
+    "decoding": Decoding("sample"),
+    "answers_per_question": 2,
+}
+#: Shards so small that some hold several samples, and some files' samples stand in several.
+SHARD_OPTIONS = PackOptions(
+    attention=("edges",), missing_score="keep", score_column="token_f1", shard_mb=0.01
+)
 
 
-def run(out: Path) -> None:
+def extract_files(out: Path) -> None:
     questions = make_questions(14)
     questions[2] = Question("long", "red " * 60, ())
     questions[9] = Question("nan", "blue unheard blue", ())
@@ -42,6 +66,29 @@ def run(out: Path) -> None:
         decoding=Decoding("sample"),
         resume=True,
     )
+
+
+def extract_shards(out: Path, *, keep_raw: bool) -> None:
+    with ShardTaker(
+        out / "shards", out / "traces", QUESTIONS, SHARD_OPTIONS, keep_raw=keep_raw, resume=True
+    ) as taker:
+        extract(
+            make_model(),
+            make_tokenizer(),
+            QUESTIONS,
+            out / "traces",
+            resume=True,
+            taker=taker,
+            **SHARD_SETTINGS,
+        )
+        taker.tidy()
+
+
+RUNS: dict[str, Callable[[Path], None]] = {
+    "files": extract_files,
+    "shards": partial(extract_shards, keep_raw=True),
+    "spent": partial(extract_shards, keep_raw=False),
+}
 
 
 def die_at(number: int) -> None:
@@ -62,7 +109,7 @@ def die_at(number: int) -> None:
         setattr(os, name, counted(getattr(os, name)))
 
 
-def child(out: Path, dies_at: int = 0) -> int:
+def child(run: Callable[[Path], None], out: Path, dies_at: int = 0) -> int:
     """Start a run in a child and return its process id."""
     process = os.fork()
     if process == 0:
@@ -86,16 +133,18 @@ def ended_well(process: int) -> bool:
     return os.WIFEXITED(status)
 
 
-def main(folder: Path, how: str) -> int:
+def main(folder: Path, what: str, how: str) -> int:
     torch.set_num_threads(1)
+    os.fsync = os.fdatasync = lambda _: None
+    run = RUNS[what]
     started = time.perf_counter()
-    if not ended_well(child(folder / "whole")):
+    if not ended_well(child(run, folder / "whole")):
         sys.exit("the whole run was killed")
     whole_seconds = time.perf_counter() - started
     deaths = 0
-    if how == "every call":
-        while not ended_well(child(folder / str(deaths), dies_at=deaths + 1)):
-            if not ended_well(child(folder / str(deaths))):
+    if how in STEPS:
+        while not ended_well(child(run, folder / str(deaths), dies_at=deaths * STEPS[how] + 1)):
+            if not ended_well(child(run, folder / str(deaths))):
                 sys.exit("a peaceful run was killed")
             deaths += 1
         return deaths
@@ -103,17 +152,17 @@ def main(folder: Path, how: str) -> int:
     folder_number = 0
     while deaths < RANDOM_DEATHS:
         # The first trial of a folder dies early; later ones, with less to do, come through.
-        process = child(folder / f"random-{folder_number}")
+        process = child(run, folder / f"random-{folder_number}")
         time.sleep(chance.uniform(0.0, 0.5) * whole_seconds)
         os.kill(process, signal.SIGKILL)
         if ended_well(process):
             folder_number += 1
         else:
             deaths += 1
-    if not ended_well(child(folder / f"random-{folder_number}")):
+    if not ended_well(child(run, folder / f"random-{folder_number}")):
         sys.exit("a peaceful run was killed")
     return deaths
 
 
 if __name__ == "__main__":
-    sys.stdout.write(f"{main(Path(sys.argv[1]), sys.argv[2])}\n")
+    sys.stdout.write(f"{main(Path(sys.argv[1]), *sys.argv[2:])}\n")

@@ -12,16 +12,22 @@ from typing import Any
 
 import pytest
 import torch
+from llm.killer import QUESTIONS, SHARD_OPTIONS, SHARD_SETTINGS
 from llm.test_extract import read_all
 from llm.tiny import make_model, make_poisoned, make_questions, make_tokenizer
 
+from wdsbench.cli.shard_taker import SCORES_NAME
 from wdsbench.errors import ModelError, QuestionError
 from wdsbench.llm.decode import Decoding
 from wdsbench.llm.extract import ExtractReport, extract
 from wdsbench.llm.questions import Question
+from wdsbench.llm.score import score_traces
+from wdsbench.pack import pack
 
 #: Runs extractions in children, which it kills: one interpreter for them all.
 KILLER = Path(__file__).with_name("killer.py")
+#: That it writes on the way to shards.
+FILES = ("batch_0001.pkl.gz", "batch_0002.pkl.gz", "batch_0003.pkl.gz")
 
 
 @pytest.fixture(scope="module")
@@ -48,25 +54,58 @@ def content(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("how", ["every call", "random moments"])
-def test_killed_at_any_moment(how: str, tmp_path: Path) -> None:
-    """By SIGKILL before each flush and rename in turn, and at random moments."""
+def kill(folder: Path, what: str, how: str) -> int:
+    """Run the killer in ``folder`` and return the number of deaths."""
     done = subprocess.run(
-        [sys.executable, str(KILLER), str(tmp_path), how],
+        [sys.executable, str(KILLER), str(folder), what, how],
         capture_output=True,
         text=True,
         check=False,
         env={**os.environ, "PYTHONPATH": str(KILLER.parents[1])},
     )
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) > (20 if how == "every call" else 7)  # deaths
+    return int(done.stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["every call", "random moments"])
+def test_killed_at_any_moment(how: str, tmp_path: Path) -> None:
+    """By SIGKILL before each flush and rename in turn, and at random moments."""
+    assert kill(tmp_path, "files", how) > (20 if how == "every call" else 7)
     whole = content(tmp_path / "whole")
     assert {"journal.jsonl", "failures.jsonl", "batch_0001.pkl.gz"} < set(whole)
     resumed = [path for path in tmp_path.iterdir() if path.name != "whole"]
     assert resumed
     for folder in resumed:
         assert content(folder) == whole
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["shards", "spent"])
+def test_killed_at_any_moment_on_the_way_to_shards(what: str, tmp_path: Path) -> None:
+    """Whatever dies where, the shards are those of ``extract``, ``score`` and ``pack``."""
+    extract_files_and_pack(tmp_path / "apart")
+    left = set() if what == "spent" else {"journal.jsonl", *FILES}
+    assert kill(tmp_path / "at once", what, "every third call") > 20
+    whole = content(tmp_path / "apart" / "shards")
+    assert {"train-000000.tar", "val-000001.tar", "test-000000.tar", "index.json"} < set(whole)
+    for folder in (tmp_path / "at once").iterdir():
+        assert content(folder / "shards") == whole, folder
+        traces = content(folder / "traces")
+        assert set(traces) == {SCORES_NAME, *left}, folder
+        assert traces[SCORES_NAME] == (tmp_path / "apart" / SCORES_NAME).read_bytes()
+
+
+def extract_files_and_pack(folder: Path) -> None:
+    """Do what the killer does with shards, step by step."""
+    extract(make_model(), make_tokenizer(), QUESTIONS, folder / "traces", **SHARD_SETTINGS)
+    score_traces([folder / "traces"], QUESTIONS, folder / SCORES_NAME)
+    pack(
+        [str(folder / "traces")],
+        folder / "shards",
+        scores=folder / SCORES_NAME,
+        options=SHARD_OPTIONS,
+    )
 
 
 def test_journal_names_every_trace(tmp_path: Path) -> None:
@@ -199,3 +238,60 @@ def test_what_does_not_fit_in_memory_together_is_tried_alone(tmp_path: Path) -> 
     lengths = {len(trace.tokens) for trace in read_all(tmp_path)}
     assert max(lengths) == 12
     assert "out of GPU memory (no room)" in (tmp_path / "failures.jsonl").read_text()
+
+
+class Shelf:
+    """Takes files and says which it needs no more."""
+
+    def __init__(self, place: str = "shelf", keep: int = 99) -> None:
+        self.place = place
+        self.keep = keep
+        self.calls: list[str] = []
+        self.held: list[Path] = []
+
+    def begin(self) -> None:
+        self.calls.append("begin")
+
+    def take(self, path: Path) -> list[Path]:
+        self.calls.append(path.name)
+        self.held.append(path)
+        spent, self.held = self.held[: -self.keep], self.held[-self.keep :]
+        return spent
+
+    def finish(self) -> list[Path]:
+        self.calls.append("finish")
+        return []
+
+
+def test_a_taker_is_given_every_file_also_those_of_an_earlier_run(tmp_path: Path) -> None:
+    run(tmp_path / "plain")
+    names = sorted(path.name for path in (tmp_path / "plain").glob("*.gz"))
+    shelf = Shelf()
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "out", taker=shelf, progress=stop_after(3))
+    assert shelf.calls == ["begin", names[0]]
+    shelf = Shelf()
+    report = run(tmp_path / "out", taker=shelf, resume=True)
+    assert shelf.calls == ["begin", *names, "finish"]
+    assert (len(report.files), report.removed, report.resumed) == (3, 0, 8)
+    kept = content(tmp_path / "out")
+    assert kept.pop("journal.jsonl").count(b"taker") == 1
+    plain = content(tmp_path / "plain")
+    del plain["journal.jsonl"]
+    assert kept == plain
+
+
+def test_files_that_were_given_away_are_not_missed(tmp_path: Path) -> None:
+    report = run(tmp_path, taker=Shelf(keep=1))
+    assert [path.name for path in report.files] == ["batch_0003.pkl.gz"]
+    assert report.removed == 2
+    assert set(content(tmp_path)) == {"journal.jsonl", "batch_0003.pkl.gz"}
+    assert run(tmp_path, taker=Shelf(), resume=True).removed == 2
+    for taker in (None, Shelf("attic")):
+        with pytest.raises(
+            ValueError, match=r"2 trace files of .* went to .*shelf and were remove"
+        ):
+            run(tmp_path, taker=taker, resume=True)
+    (tmp_path / "batch_0003.pkl.gz").unlink()
+    with pytest.raises(ValueError, match=r"batch_0003\.pkl\.gz was written, .* but is gone"):
+        run(tmp_path, taker=Shelf(), resume=True)

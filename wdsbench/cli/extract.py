@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,10 +14,9 @@ from wdsbench.cli.terminal import all_words, bar, print_json, stdout, words
 if TYPE_CHECKING:
     from wdsbench.llm.extract import ExtractReport
     from wdsbench.llm.questions import Question
-    from wdsbench.pack import PackReport
-    from wdsbench.traces.attention import AttentionRules
+    from wdsbench.pack import PackOptions
+    from wdsbench.shards.index import IndexFile
 
-SCORES_NAME = "ground_truth_scores.csv"
 EXAMPLE = "wdsbench extract --model ./my-model --questions questions.jsonl --out traces_data/"
 
 
@@ -43,7 +43,11 @@ def command(
         1, help="Of --decode sample: traces 0, 1, ... of every question."
     ),
     layers: str | None = typer.Option(None, help="Layers that are kept, from 0: 0,15 [all]."),
-    tokens: str = typer.Option("all", help="Tokens whose states are kept: all, or the last one."),
+    tokens: str = typer.Option(
+        "all",
+        help="Tokens whose states are kept: all, those of the answer, or the last. What needs"
+        " others (graphs, the prompt's last token) is then not available.",
+    ),
     file_format: str = typer.Option(
         "pkl.gz", "--format", help="Of the trace files: pkl.gz, safetensors or npz."
     ),
@@ -78,168 +82,122 @@ def command(
     resume: bool = typer.Option(
         False, "--resume", help="Go on with what an earlier run with the same settings left."
     ),
-    overwrite: bool = typer.Option(False, help="Replace trace files in the folder."),
+    overwrite: bool = typer.Option(
+        False, help="Replace trace files in the folder, and an unfinished data set in --shards."
+    ),
     shards: Path | None = typer.Option(
-        None, help="Pack the traces into this folder at the end, scored where there are references."
+        None,
+        help="Pack every trace file into this folder as soon as it is whole, scored where there are"
+        " references.",
     ),
     score_column: str | None = typer.Option(
         None,
         help="Of --shards: the measure that labels come from (exact_match, token_f1, rouge_l)"
         " [no labels; wdsbench relabel gives them later].",
     ),
+    shard_mb: float = typer.Option(256.0, help="Of --shards: size at which one is closed, in MB."),
     keep_raw: bool = typer.Option(
-        True, help="Of --shards: keep the trace files once they are packed."
+        True,
+        help="Of --shards: keep the trace files, or remove each once finished shards hold all of"
+        " it.",
     ),
     as_json: bool = typer.Option(False, "--json", help="Print the report as one line of JSON."),
 ) -> None:
     """Ask a causal language model and keep states, attention and log-probabilities.
 
-    A run that died goes on with --resume and writes the same files. Questions that give no trace
-    are told of and stand in failures.jsonl; the exit code is 0 as long as there is any trace.
+    A run that died goes on with --resume and writes the same files, and the same shards. Questions
+    that give no trace are told of and stand in failures.jsonl; the exit code is 0 as long as there
+    is any trace.
     """
+    from wdsbench.cli.shard_taker import ShardTaker
     from wdsbench.llm.decode import Decoding
     from wdsbench.llm.extract import extract
-    from wdsbench.llm.measures import MEASURES
     from wdsbench.llm.model import load_model
     from wdsbench.llm.named import load_questions
-    from wdsbench.traces.attention import AttentionRules
 
     kinds = all_words([attention])
     if not kinds:
         raise ValueError(f"--attention {attention!r} names nothing; none keeps nothing")
-    if shards is None and (score_column is not None or not keep_raw):
-        raise ValueError("--score-column and --no-keep-raw are of --shards; give a folder there")
-    if shards is not None and (shards / "index.json").exists():
-        raise ValueError(f"--shards {shards} holds a data set already; choose another folder")
-    if score_column is not None and score_column not in MEASURES:
-        raise ValueError(
-            f"--score-column {score_column!r} is not one of {', '.join(MEASURES)}; for other scores"
-            " use wdsbench score, then relabel"
-        )
+    kept = () if kinds == ["none"] else tuple(kinds)
+    _check_shard_options(shards, score_column, keep_raw=keep_raw, journal=journal or resume)
     decoding = Decoding(decode, beams, temperature, top_p, seed)
     chosen = layer_numbers(layers)
     asked = load_questions(questions, limit)
-    if score_column is not None and not all(question.references for question in asked):
-        raise ValueError(
-            f"--score-column {score_column}: some questions have no reference to score against"
-        )
-    language_model, tokenizer = load_model(
-        model,
-        dtype,
-        device,
-        revision=revision,
-        device_map=device_map,
-        load_in=load_in,
-        trust_remote_code=trust_remote_code,
-    )
-    report = extract(
-        language_model,
-        tokenizer,
-        asked,
-        out,
-        batch_size=batch_size,
-        max_new_tokens=max_new_tokens,
-        traces_per_file=traces_per_file,
-        attention=() if kinds == ["none"] else kinds,
-        edge_rule=edge_rule,
-        head_threshold=head_threshold,
-        template=template,
-        decoding=decoding,
-        answers_per_question=answers_per_question,
-        layers=chosen,
-        tokens=tokens,
-        file_format=file_format,
-        on_error=on_error,
-        journal=journal,
-        resume=resume,
-        overwrite=overwrite,
-        progress=bar,
-    )
-    packed = None
-    if shards is not None:
-        rules = AttentionRules(() if kinds == ["none"] else tuple(kinds), edge_rule, head_threshold)
-        packed = _pack(report, asked, out, shards, rules, score_column)
-        if not keep_raw:
-            _remove_raw(report, out)
-    if as_json:
-        print_json(
-            {
-                **dataclasses.asdict(report),
-                "files": [str(file) for file in report.files] if keep_raw else [],
-                "shards": None if packed is None else str(shards),
-                "samples": None if packed is None else packed.samples,
-            }
-        )
-        return
-    stdout.print(
-        f"{report.traces} traces of {report.tokens} tokens in {len(report.files)} files -> {out}",
-        highlight=False,
-        soft_wrap=True,
-    )
-    for count, what in (
-        (report.resumed, "of them were there from an earlier run"),
-        (report.empty_answers, "answers were empty; their end token was kept"),
-        (report.unfinished_answers, f"answers were cut at {max_new_tokens} tokens"),
-        (report.wide_traces, "traces pass the range of float16 and were kept in float32"),
-        (report.failed, f"questions gave no trace; {out / 'failures.jsonl'} says why"),
-    ):
-        if count:
-            stdout.print(f"  note: {count} {what}", highlight=False, soft_wrap=True)
-    if packed is not None:
-        stdout.print(
-            f"{packed.samples} samples, {packed.bytes_written / 1e6:.1f} MB -> {shards}"
-            f"{'' if keep_raw else '; raw files removed'}",
-            highlight=False,
-            soft_wrap=True,
-        )
-        if packed.unlabelled:
-            stdout.print(
-                f"  note: {packed.unlabelled} samples have no label; wdsbench relabel gives them",
-                highlight=False,
-                soft_wrap=True,
+    with ExitStack() as stack:
+        taker = None
+        if shards is not None:
+            _require_references(asked, score_column)
+            taker = ShardTaker(
+                shards,
+                out,
+                asked,
+                pack_options(kept, edge_rule, head_threshold, score_column, shard_mb),
+                keep_raw=keep_raw,
+                resume=resume,
+                overwrite=overwrite,
             )
+            stack.enter_context(taker)
+        language_model, tokenizer = load_model(
+            model,
+            dtype,
+            device,
+            revision=revision,
+            device_map=device_map,
+            load_in=load_in,
+            trust_remote_code=trust_remote_code,
+        )
+        report = extract(
+            language_model,
+            tokenizer,
+            asked,
+            out,
+            batch_size=batch_size,
+            max_new_tokens=max_new_tokens,
+            traces_per_file=traces_per_file,
+            attention=kept,
+            edge_rule=edge_rule,
+            head_threshold=head_threshold,
+            template=template,
+            decoding=decoding,
+            answers_per_question=answers_per_question,
+            layers=chosen,
+            tokens=tokens,
+            file_format=file_format,
+            on_error=on_error,
+            journal=journal,
+            resume=resume,
+            overwrite=overwrite,
+            taker=taker,
+            progress=bar,
+        )
+        if taker is not None:
+            taker.tidy()
+    index = None if taker is None else taker.index
+    if as_json:
+        _print_json(report, shards, index)
+    else:
+        _print_words(report, out, max_new_tokens, shards, index)
 
 
-def _pack(
-    report: ExtractReport,
-    asked: list[Question],
-    out: Path,
-    shards: Path,
-    rules: AttentionRules,
+def pack_options(
+    kept: tuple[str, ...],
+    edge_rule: str,
+    head_threshold: float,
     score_column: str | None,
-) -> PackReport:
-    """Score and pack what was extracted."""
-    from wdsbench.llm.score import score_traces
-    from wdsbench.pack import PackOptions, pack
+    shard_mb: float,
+) -> PackOptions:
+    """Return how traces are packed that were extracted with the same words."""
+    from wdsbench.pack import PackOptions
 
-    files = [str(file) for file in report.files]
-    scores = out / SCORES_NAME
-    if all(question.references for question in asked):
-        score_traces(files, asked, scores, bar)
-    options = PackOptions(
+    return PackOptions(
         score_column=score_column,
         missing_score="keep",
         # Of whole maps, what packing keeps by default.
-        attention=("edges", "sketch") if "full" in rules.kinds else rules.kinds,
-        edge_rule=rules.edge_rule,
-        head_threshold=rules.head_threshold,
+        attention=("edges", "sketch") if "full" in kept else kept,
+        edge_rule=edge_rule,
+        head_threshold=head_threshold,
+        shard_mb=shard_mb,
     )
-    return pack(
-        files,
-        shards,
-        scores=None if score_column is None else scores,
-        options=options,
-        progress=bar,
-    )
-
-
-def _remove_raw(report: ExtractReport, out: Path) -> None:
-    """Remove the trace files, and the journal, which speaks of them."""
-    from wdsbench.llm.journal import JOURNAL_NAME
-
-    (out / JOURNAL_NAME).unlink(missing_ok=True)
-    for file in report.files:
-        file.unlink()
 
 
 def layer_numbers(text: str | None) -> list[int] | None:
@@ -250,3 +208,80 @@ def layer_numbers(text: str | None) -> list[int] | None:
         return [int(word) for word in words(text)]
     except ValueError as error:
         raise ValueError(f"--layers {text!r} is no list of numbers; write 0,15") from error
+
+
+def _check_shard_options(
+    shards: Path | None, score_column: str | None, *, keep_raw: bool, journal: bool
+) -> None:
+    """Raise ValueError where options do not go together."""
+    from wdsbench.llm.measures import MEASURES
+
+    if shards is None and (score_column is not None or not keep_raw):
+        raise ValueError("--score-column and --no-keep-raw are of --shards; give a folder there")
+    if not keep_raw and not journal:
+        raise ValueError(
+            "--no-keep-raw needs the journal: without it nothing could go on where trace files are"
+            " removed; leave --no-journal out"
+        )
+    if score_column is not None and score_column not in MEASURES:
+        raise ValueError(
+            f"--score-column {score_column!r} is not one of {', '.join(MEASURES)}; for other scores"
+            " use wdsbench score, then relabel"
+        )
+
+
+def _require_references(asked: list[Question], score_column: str | None) -> None:
+    if score_column is not None and not all(question.references for question in asked):
+        raise ValueError(
+            f"--score-column {score_column}: some questions have no reference to score against"
+        )
+
+
+def _print_json(report: ExtractReport, shards: Path | None, index: IndexFile | None) -> None:
+    packed = None if index is None else index.shardlist
+    print_json(
+        {
+            **dataclasses.asdict(report),
+            "files": [str(file) for file in report.files],
+            "shards": None if packed is None else str(shards),
+            "samples": None if packed is None else sum(shard.nsamples for shard in packed),
+            "bytes": None if packed is None else sum(shard.filesize for shard in packed),
+        }
+    )
+
+
+def _print_words(
+    report: ExtractReport,
+    out: Path,
+    max_new_tokens: int,
+    shards: Path | None,
+    index: IndexFile | None,
+) -> None:
+    _say(
+        f"{report.traces} traces of {report.tokens} tokens in"
+        f" {len(report.files) + report.removed} files -> {out}"
+    )
+    for count, what in (
+        (report.resumed, "of them were there from an earlier run"),
+        (report.empty_answers, "answers were empty; their end token was kept"),
+        (report.unfinished_answers, f"answers were cut at {max_new_tokens} tokens"),
+        (report.wide_traces, "traces pass the range of float16 and were kept in float32"),
+        (report.failed, f"questions gave no trace; {out / 'failures.jsonl'} says why"),
+    ):
+        if count:
+            _say(f"  note: {count} {what}")
+    if index is None:
+        return
+    samples = sum(shard.nsamples for shard in index.shardlist)
+    size_mb = sum(shard.filesize for shard in index.shardlist) / 1e6
+    _say(
+        f"{samples} samples, {size_mb:.1f} MB in {len(index.shardlist)} shards -> {shards}"
+        f"{f'; {report.removed} raw files removed' if report.removed else ''}"
+    )
+    unlabelled = sum(split.unlabelled for split in index.splits.values())
+    if unlabelled:
+        _say(f"  note: {unlabelled} samples have no label; wdsbench relabel gives them")
+
+
+def _say(line: str) -> None:
+    stdout.print(line, highlight=False, soft_wrap=True)

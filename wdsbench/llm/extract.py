@@ -29,7 +29,7 @@ from wdsbench.llm.journal import Journal, write_failures
 from wdsbench.llm.model import model_fingerprint
 from wdsbench.llm.questions import Question
 from wdsbench.llm.states import TOKENS, StateReader
-from wdsbench.llm.work import Job, Run, failure_of, run_batches, threads_for
+from wdsbench.llm.work import FileTaker, Job, Run, failure_of, run_batches, threads_for
 from wdsbench.progress import Progress, no_progress
 from wdsbench.traces.attention import (
     ATTENTION_KINDS,
@@ -48,7 +48,7 @@ class ExtractReport:
     """What an extraction wrote.
 
     Attributes:
-        files: The trace files, in the questions' order.
+        files: The trace files that are there, in the questions' order.
         traces: Traces written.
         tokens: Tokens of all traces, prompts and answers.
         empty_answers: Answers that were the end-of-sequence token alone; it is kept as their token.
@@ -56,6 +56,7 @@ class ExtractReport:
         wide_traces: Traces whose states passed the range of float16 and were kept in float32.
         failed: Answers that gave no trace; ``failures.jsonl`` says which and why.
         resumed: Of ``traces``, those that an earlier run had finished.
+        removed: Trace files that a taker had removed, in this run or an earlier one.
     """
 
     files: tuple[Path, ...]
@@ -66,6 +67,7 @@ class ExtractReport:
     wide_traces: int
     failed: int = 0
     resumed: int = 0
+    removed: int = 0
 
 
 def extract(
@@ -90,6 +92,7 @@ def extract(
     journal: bool = False,
     resume: bool = False,
     overwrite: bool = False,
+    taker: FileTaker | None = None,
     progress: Progress = no_progress,
 ) -> ExtractReport:
     """Answer ``questions`` and write raw traces to ``out_dir/batch_0001.pkl.gz``, ...
@@ -123,7 +126,7 @@ def extract(
         decoding: How answers are chosen; None: greedily.
         answers_per_question: Answers drawn for each question, trace number 0, 1, ...
         layers: Which layers are kept, of states and attention alike; None: all.
-        tokens: Of which tokens states are kept: ``all``, or the ``last`` one of each trace.
+        tokens: Of which tokens states are kept: ``all``, those of the ``answer``, or the ``last``.
         file_format: ``pkl.gz``, ``safetensors`` or ``npz``.
         on_error: What becomes of a question that gives no trace (its prompt is too long, its states
             are NaN): ``record`` writes it with the reason to ``failures.jsonl`` and goes on,
@@ -132,6 +135,8 @@ def extract(
         resume: Go on with what an earlier run with the same settings left; begins where nothing is
             left. Keeps a journal.
         overwrite: Whether an earlier extraction in ``out_dir`` may be removed first.
+        taker: Is given every trace file as soon as it is whole, and says which may be removed; one
+            that was removed is missed by ``resume`` unless there is a journal.
         progress: Wraps the batches.
 
     Raises:
@@ -187,7 +192,10 @@ def extract(
         "tokens": tokens,
         "model": model_fingerprint(model),
     }
-    state = open_folder(out_dir, settings, resume=resume, overwrite=overwrite)
+    place = None if taker is None else taker.place
+    state = open_folder(out_dir, settings, resume=resume, overwrite=overwrite, taker=place)
+    if taker is not None:
+        taker.begin()
     job = Job(
         model=model,
         tokenizer=tokenizer,
@@ -202,6 +210,7 @@ def extract(
         file_format,
         [failure_of(ask, str(ask.refusal)) for ask in refused],
         len(refused),
+        taker=taker,
     )
     batches = list(plan_batches(asks, traces_per_file, batch_size))
     with ExitStack() as stack:
@@ -210,10 +219,14 @@ def extract(
         if kept is not None:
             stack.enter_context(kept)
         run_batches(job, run, batches, state, kept, progress)
-    write_failures(out_dir, run.failures)
-    if not run.traces:
-        first = min(run.failures, key=lambda failure: failure.place)
-        raise ModelError(f"none of {len(asks)} questions gave a trace; the first: {first.reason}")
+        write_failures(out_dir, run.failures)
+        if not run.traces:
+            first = min(run.failures, key=lambda failure: failure.place)
+            raise ModelError(
+                f"none of {len(asks)} questions gave a trace; the first: {first.reason}"
+            )
+        if taker is not None:
+            run.remove(taker.finish(), kept)
     return ExtractReport(
         files=tuple(run.files),
         traces=run.traces,
@@ -223,6 +236,7 @@ def extract(
         wide_traces=run.counts["wide"],
         failed=len(run.failures),
         resumed=run.resumed,
+        removed=len(run.removed),
     )
 
 

@@ -18,13 +18,19 @@ from wdsbench.llm.journal import (
 
 
 def open_folder(
-    folder: Path, settings: Mapping[str, Any], *, resume: bool, overwrite: bool
+    folder: Path,
+    settings: Mapping[str, Any],
+    *,
+    resume: bool,
+    overwrite: bool,
+    taker: str | None = None,
 ) -> JournalState:
     """Make ``folder`` ready and return what an earlier run in it had finished.
 
     Raises:
         ValueError: It holds an extraction, and neither ``resume`` nor ``overwrite`` says what to do
-            with it; or, to be resumed, one that was begun with other settings or has lost a file.
+            with it; or, to be resumed, one that was begun with other settings, has lost a file, or
+            has given files away to another ``taker``.
     """
     folder.mkdir(parents=True, exist_ok=True)
     earlier = sorted(folder.glob(BATCH_FILES))
@@ -43,6 +49,11 @@ def open_folder(
                 " another folder."
             )
         _require_same(folder, state.settings, settings)
+        if state.removed and state.taker != taker:
+            raise ValueError(
+                f"{len(state.removed)} trace files of {folder} went to {folder / str(state.taker)}"
+                " and were removed; resume with --shards there, or extract anew with overwrite."
+            )
         _require_files(folder, state, settings["file_format"])
     elif earlier:
         raise ValueError(
@@ -70,7 +81,7 @@ def _require_same(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any
 def _require_files(folder: Path, state: JournalState, file_format: str) -> None:
     for number, traces in state.files.items():
         path = folder / batch_file(number, file_format)
-        if traces and not path.exists():
+        if traces and number not in state.removed and not path.exists():
             raise ValueError(
                 f"{path} was written, says the journal, but is gone; put it back, or extract anew"
                 " with overwrite."

@@ -7,6 +7,8 @@ before the next batch begins:
     {"batch": 0, "file": 1, "part_bytes": 81920, "traces": [[place, "q1", 0], ...],
      "failed": [[place, "q7", 0, "reason"], ...], "counts": {"tokens": 912, ...}}
     {"file": 1, "traces": 500}                            the file is whole
+    {"taker": "../shards"}                                where whole files are taken from now on
+    {"removed": [1, 2]}                                   taken, and not needed here any more
 
 Beside it ``.batch_0001.part`` holds the finished traces of the file that is being filled: a pickle
 for each batch, appended and flushed before the batch's line. A line cut by death is dropped, and
@@ -88,6 +90,8 @@ class JournalState:
         batches: Finished batches by number.
         files: Traces of every whole file, by its number.
         part_bytes: Length of each file's part, as far as it counts.
+        taker: Where whole files were taken (``FileTaker.place``); None: nowhere.
+        removed: Whole files that may be gone.
         size_bytes: Length of the journal, as far as its lines are whole.
     """
 
@@ -95,6 +99,8 @@ class JournalState:
     batches: dict[int, BatchRecord] = field(default_factory=dict)
     files: dict[int, int] = field(default_factory=dict)
     part_bytes: dict[int, int] = field(default_factory=dict)
+    taker: str | None = None
+    removed: set[int] = field(default_factory=set)
     size_bytes: int = 0
 
 
@@ -137,6 +143,10 @@ def _take(state: JournalState, line: dict[str, Any]) -> None:
         )
         state.batches[record.batch] = record
         state.part_bytes[record.file] = line["part_bytes"]
+    elif "taker" in line:
+        state.taker = line["taker"]
+    elif "removed" in line:
+        state.removed.update(line["removed"])
     else:
         state.files[line["file"]] = line["traces"]
 
@@ -214,6 +224,16 @@ class Journal:
             self._part.close()
             self._part = None
         self._part_path(file).unlink(missing_ok=True)
+
+    def name_taker(self, place: str) -> None:
+        """Say where whole files are taken from now on."""
+        if self._state.taker != place:
+            self._write({"taker": place})
+            self._state.taker = place
+
+    def let_go(self, files: Sequence[int]) -> None:
+        """Say that whole files may be gone; when this returns, they may be removed."""
+        self._write({"removed": list(files)})
 
     def drop_part(self, file: int) -> None:
         """Remove the part of a whole file, which a death may have left."""

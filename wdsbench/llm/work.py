@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import torch
@@ -55,6 +55,30 @@ class Job:
     record_failures: bool
 
 
+class FileTaker(Protocol):
+    """Takes trace files as soon as they are whole, in their order.
+
+    Attributes:
+        place: Where they go; a run that goes on must give them to the same place once files were
+            removed.
+    """
+
+    place: str
+
+    def begin(self) -> None:
+        """Be ready: the extraction's own folder and settings are found right."""
+
+    def take(self, path: Path) -> Sequence[Path]:
+        """Take a file, which an earlier run may have given already, and which may then be gone.
+
+        Returns:
+            Files, of this and earlier calls, that are not needed any more: they are removed.
+        """
+
+    def finish(self) -> Sequence[Path]:
+        """Know that all have come; returns as ``take`` does."""
+
+
 @dataclass
 class Run:
     """What has come so far.
@@ -65,7 +89,9 @@ class Run:
         failures: Of prompts at first, then of batches too.
         refused: How many were refused before the model saw them.
         counts: Sums over traces.
-        files: Written, in their order.
+        taker: Takes whole files.
+        numbers: Of the files that were written, in their order.
+        removed: Of them, those that were given away.
         traces: Finished.
         resumed: Of them, those of an earlier run.
     """
@@ -75,7 +101,9 @@ class Run:
     failures: list[Failure]
     refused: int
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_COUNTS, 0))
-    files: list[Path] = field(default_factory=list)
+    taker: FileTaker | None = None
+    numbers: list[int] = field(default_factory=list)
+    removed: set[int] = field(default_factory=set)
     traces: int = 0
     resumed: int = 0
 
@@ -86,6 +114,11 @@ class Run:
         for name in _COUNTS:
             self.counts[name] += record.counts[name]
 
+    @property
+    def files(self) -> list[Path]:
+        """The files that are there, in their order."""
+        return [self.path_of(number) for number in self.numbers if number not in self.removed]
+
     def path_of(self, number: int) -> Path:
         """Return the path of a trace file."""
         return self.out_dir / batch_file(number, self.file_format)
@@ -93,10 +126,27 @@ class Run:
     def close_file(self, number: int, traces: dict[int, dict[str, Any]]) -> None:
         """Write a file that has all its traces; none: no file."""
         if traces:
-            path = self.path_of(number)
-            write_traces(path, [traces[place] for place in sorted(traces)])
-            self.files.append(path)
+            write_traces(self.path_of(number), [traces[place] for place in sorted(traces)])
+            self.numbers.append(number)
         write_failures(self.out_dir, self.failures)
+
+    def hand_over(self, number: int, journal: Journal | None) -> None:
+        """Give a whole file to the taker, if there is one, and remove what is not needed then."""
+        if self.taker is None:
+            return
+        if journal is not None:
+            journal.name_taker(self.taker.place)
+        self.remove(self.taker.take(self.path_of(number)), journal)
+
+    def remove(self, paths: Sequence[Path], journal: Journal | None) -> None:
+        """Remove files of this run, of which the journal knows before."""
+        given = set(paths)
+        numbers = [number for number in self.numbers if self.path_of(number) in given]
+        if numbers and journal is not None:
+            journal.let_go(numbers)
+        for number in numbers:
+            self.path_of(number).unlink(missing_ok=True)
+        self.removed.update(numbers)
 
     def require_hope(self) -> None:
         """Raise ModelError where nothing but failures has come for long."""
@@ -116,17 +166,23 @@ def run_batches(
     journal: Journal | None,
     progress: Progress,
 ) -> None:
-    """Do the batches that are not done, and write every file that has all its traces."""
+    """Do the batches that are not done, and write every file that has all its traces; give each to
+    the taker.
+    """
     for batch in batches:
         record = state.batches.get(batch.number)
         if record is not None:
             run.take(record)
     run.resumed = run.traces
-    for number in sorted(state.files):
-        if state.files[number]:
-            run.files.append(run.path_of(number))
-        if journal is not None:
+    whole = [number for number in sorted(state.files) if state.files[number]]
+    run.numbers += whole
+    run.removed |= {n for n in state.removed if not run.path_of(n).exists()}
+    if journal is not None:
+        for number in state.files:
             journal.drop_part(number)
+    if run.taker is not None and whole:
+        for number in progress(whole, len(whole), "packing what was extracted"):
+            run.hand_over(number, journal)
     to_do = [
         batch
         for batch in batches
@@ -151,7 +207,10 @@ def run_batches(
             run.close_file(batch.file, traces)
             if journal is not None:
                 journal.close_file(batch.file, len(traces))
-            traces = {}
+            written = bool(traces)
+            traces = {}  # of a taker's memory this file is no part
+            if written:
+                run.hand_over(batch.file, journal)
 
 
 def _answer(job: Job, batch: Batch) -> tuple[BatchRecord, list[dict[str, Any]]]:

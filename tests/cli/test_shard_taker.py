@@ -1,0 +1,172 @@
+"""Trace files that go straight into shards: when they are removed, and whose shards they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llm.tiny import make_model, make_questions, make_tokenizer
+
+from wdsbench.cli.shard_taker import SCORES_NAME, ShardTaker
+from wdsbench.errors import PackError
+from wdsbench.llm.extract import ExtractReport, extract
+from wdsbench.llm.questions import Question
+from wdsbench.llm.score import score_traces
+from wdsbench.pack import PackOptions, pack
+from wdsbench.shards.index import DatasetIndex
+
+QUESTIONS = make_questions(16)
+#: Every sample its own shard.
+OPTIONS = PackOptions(
+    attention=("edges",), missing_score="keep", score_column="token_f1", shard_mb=1e-6
+)
+
+
+class Watched(ShardTaker):
+    """Notes how many trace files lie there after each."""
+
+    def __init__(self, *arguments: Any, stop_after: int = 99, **words: Any) -> None:
+        super().__init__(*arguments, **words)
+        self.lying: list[int] = []
+        self.stop_after = stop_after
+
+    def take(self, path: Path) -> list[Path]:
+        if len(self.lying) == self.stop_after:
+            raise KeyboardInterrupt
+        self.lying.append(len(list(path.parent.glob("batch_*"))))
+        return super().take(path)
+
+
+def run(
+    folder: Path,
+    *,
+    questions: Sequence[Question] = QUESTIONS,
+    options: PackOptions = OPTIONS,
+    out: str = "traces",
+    keep_raw: bool = False,
+    stop_after: int = 99,
+    resume: bool = False,
+    overwrite: bool = False,
+) -> tuple[ExtractReport, list[int]]:
+    with Watched(
+        folder / "shards",
+        folder / out,
+        questions,
+        options,
+        keep_raw=keep_raw,
+        resume=resume,
+        overwrite=overwrite,
+        stop_after=stop_after,
+    ) as taker:
+        report = extract(
+            make_model(),
+            make_tokenizer(),
+            questions,
+            folder / out,
+            traces_per_file=2,
+            max_new_tokens=3,
+            attention=("edges",),
+            journal=True,
+            resume=resume,
+            overwrite=overwrite,
+            taker=taker,
+        )
+        taker.tidy()
+    return report, taker.lying
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def test_few_trace_files_lie_there_at_any_time(tmp_path: Path) -> None:
+    """The one that is taken, and those with samples in the three shards that may be unflushed."""
+    report, lying = run(tmp_path)
+    assert len(lying) == 8
+    assert max(lying) <= 1 + 3
+    assert (report.files, report.removed) == ((), 8)
+    kept, lying = run(tmp_path / "kept", keep_raw=True)
+    assert lying == list(range(1, 9))
+    assert (len(kept.files), kept.removed) == (8, 0)
+    assert contents(tmp_path / "kept" / "shards") == contents(tmp_path / "shards")
+    traces = str(tmp_path / "kept" / "traces")
+    score_traces([traces], QUESTIONS, tmp_path / SCORES_NAME)
+    pack([traces], tmp_path / "packed", scores=tmp_path / SCORES_NAME, options=OPTIONS)
+    assert contents(tmp_path / "packed") == contents(tmp_path / "shards")
+
+
+def test_what_was_kept_may_be_removed_by_the_run_that_goes_on(tmp_path: Path) -> None:
+    run(tmp_path / "whole", keep_raw=True)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, keep_raw=True, stop_after=5)
+    assert len(list((tmp_path / "traces").glob("batch_*"))) == 6
+    report, _ = run(tmp_path, resume=True)
+    assert report.removed == 8
+    assert contents(tmp_path / "shards") == contents(tmp_path / "whole" / "shards")
+    assert set(contents(tmp_path / "traces")) == {SCORES_NAME}
+
+
+def test_what_was_extracted_without_shards_can_go_there_later(tmp_path: Path) -> None:
+    run(tmp_path / "whole")
+    files = tmp_path / "traces"
+    extract(
+        make_model(),
+        make_tokenizer(),
+        QUESTIONS,
+        files,
+        traces_per_file=2,
+        max_new_tokens=3,
+        attention=("edges",),
+        journal=True,
+    )
+    report, lying = run(tmp_path, resume=True)
+    assert lying[0] == 8
+    assert (report.resumed, report.removed) == (16, 8)
+    assert contents(tmp_path / "shards") == contents(tmp_path / "whole" / "shards")
+
+
+def test_unfinished_shards_are_of_one_extraction(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, stop_after=6)
+    before = contents(tmp_path / "shards")
+    with pytest.raises(ValueError, match="an unfinished data set; go on with --resume"):
+        run(tmp_path)
+    for words in ({"resume": True}, {"overwrite": True}):
+        with pytest.raises(ValueError, match="unfinished data set of another extraction than"):
+            run(tmp_path, out="other", **words)
+    harder = [replace(question, references=("green",)) for question in QUESTIONS]
+    with pytest.raises(PackError, match=r"unfinished run with source \{.references.: "):
+        run(tmp_path, questions=harder, resume=True)
+    assert contents(tmp_path / "shards") == before
+    report, _ = run(tmp_path, questions=harder, overwrite=True)
+    assert (report.traces, report.resumed) == (16, 0)
+    assert len(DatasetIndex.open(tmp_path / "shards")) == 16
+
+
+def test_another_data_set_is_never_taken_for_this_ones(tmp_path: Path) -> None:
+    """Though it has the same names and counts, no file of this extraction is removed for it."""
+    run(tmp_path, out="first")
+    extract(
+        make_model(seed=1),
+        make_tokenizer(),
+        QUESTIONS,
+        tmp_path / "traces",
+        traces_per_file=2,
+        max_new_tokens=3,
+        attention=("edges",),
+        journal=True,
+    )
+    with pytest.raises(ValueError, match="holds a data set already; choose another folder"):
+        run(tmp_path, resume=True)
+    assert len(list((tmp_path / "traces").glob("batch_*"))) == 8
+
+
+def test_both_folders_may_be_moved(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "old", stop_after=6)
+    (tmp_path / "old").rename(tmp_path / "new")
+    report, _ = run(tmp_path / "new", resume=True)
+    assert (report.traces, report.removed) == (16, 8)

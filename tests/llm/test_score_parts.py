@@ -1,0 +1,54 @@
+"""Scores file by file join to the bytes of one run over all files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from llm.tiny import make_model, make_questions, make_tokenizer
+
+from wdsbench.llm.decode import Decoding
+from wdsbench.llm.extract import extract
+from wdsbench.llm.score import score_traces
+from wdsbench.llm.score_parts import digest_of_references, join_parts, remove_parts, score_part
+
+
+@pytest.mark.parametrize(("answers", "traces_per_file"), [(1, 2), (2, 1), (3, 2)])
+def test_parts_join_to_the_bytes_of_one_run(
+    answers: int, traces_per_file: int, tmp_path: Path
+) -> None:
+    """Also where some files hold traces of number 0 alone, and say no number."""
+    questions = make_questions(4)
+    report = extract(
+        make_model(),
+        make_tokenizer(),
+        questions,
+        tmp_path / "traces",
+        traces_per_file=traces_per_file,
+        max_new_tokens=3,
+        decoding=Decoding("sample"),
+        answers_per_question=answers,
+        attention=(),
+    )
+    score_traces([tmp_path / "traces"], questions, tmp_path / "whole.csv")
+    parts = [score_part(file, questions) for file in report.files]
+    headers = {part.read_text().splitlines()[0].split(",")[1] for part in parts}
+    expected = {1: {"exact_match"}, 2: {"exact_match", "trace"}, 3: {"trace"}}[answers]
+    assert headers == expected
+    join_parts(parts, tmp_path / "joined.csv")
+    assert (tmp_path / "joined.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
+    remove_parts(tmp_path / "traces")
+    assert sorted((tmp_path / "traces").iterdir()) == sorted(report.files)
+
+
+def test_a_part_that_is_there_is_not_made_again(tmp_path: Path) -> None:
+    """Its trace file may be gone."""
+    part = tmp_path / ".batch_0001.pkl.gz.scores.csv"
+    part.write_text("question_id,exact_match,abstained\nq,1,0\n")
+    assert score_part(tmp_path / "batch_0001.pkl.gz", []) == part
+    assert part.read_text().endswith("q,1,0\n")
+
+
+def test_references_have_a_digest() -> None:
+    assert digest_of_references(make_questions(3)) == digest_of_references(make_questions(3))
+    assert digest_of_references(make_questions(3)) != digest_of_references(make_questions(4))

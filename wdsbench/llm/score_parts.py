@@ -1,0 +1,64 @@
+"""Scores of trace files one by one, joined to the CSV that one run over all of them would write."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import xxhash
+
+from wdsbench.files import atomic_file
+from wdsbench.llm.questions import Question
+from wdsbench.llm.score import TRACE_COLUMN, score_traces
+
+_END = ".scores.csv"
+
+
+def score_part(file: Path, questions: Sequence[Question]) -> Path:
+    """Score one trace file into a hidden CSV beside it, unless that is there, and return its path.
+
+    Raises:
+        TraceError: The file or a trace cannot be used.
+        ScoreError: A trace's question has no reference, or is none of the questions.
+    """
+    part = file.with_name(f".{file.name}{_END}")
+    if not part.exists():
+        score_traces([file], questions, part)
+    return part
+
+
+def join_parts(parts: Sequence[Path], out_csv: Path) -> None:
+    """Write the scores of all files, in their order: the bytes of :func:`score_traces` over them,
+    where every trace of a question that has several says its number.
+    """
+    tables: list[list[list[str]]] = []
+    for part in parts:
+        with part.open(newline="", encoding="utf-8") as file:
+            tables.append(list(csv.reader(file)))
+    several = any(TRACE_COLUMN in header for header, *_ in tables)
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    for number, (header, *rows) in enumerate(tables):
+        # A file without the column has traces of number 0 alone.
+        lacks = several and TRACE_COLUMN not in header
+        if number == 0:
+            writer.writerow([header[0], TRACE_COLUMN, *header[1:]] if lacks else header)
+        writer.writerows([row[0], "0", *row[1:]] if lacks else row for row in rows)
+    with atomic_file(out_csv) as raw:
+        raw.write(text.getvalue().encode())
+
+
+def remove_parts(folder: Path) -> None:
+    """Remove the scores of single files."""
+    for part in folder.glob(f".*{_END}"):
+        part.unlink()
+
+
+def digest_of_references(questions: Sequence[Question]) -> str:
+    """Return 16 hex digits of what answers are scored against."""
+    digest = xxhash.xxh3_64()
+    for question in questions:
+        digest.update(repr((question.question_id, question.references)).encode())
+    return digest.hexdigest()
