@@ -9,7 +9,7 @@ import os
 import pickle
 import pickletools
 import struct
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +121,28 @@ def test_raw_trace(protocol: int) -> None:
         assert all(map(np.array_equal, read[0][name], raw[name]))
 
 
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_what_extractors_note_beside_arrays(protocol: int) -> None:
+    """Factories of missing keys are forgotten; what is torch's own comes as plain values."""
+    trace: dict[str, Any] = defaultdict(list, question_id="q")
+    counts: dict[str, Any] = defaultdict(int, a=1)
+    note = {
+        "dtype": torch.bfloat16,
+        "device": torch.device("cuda", 1),
+        "size": torch.Size([1, 2]),
+    }
+    trace["note"] = note
+    read = loads(pickle.dumps([trace, counts], protocol))
+    assert read == [
+        {
+            "question_id": "q",
+            "note": {"dtype": "torch.bfloat16", "device": "cuda:1", "size": (1, 2)},
+        },
+        {"a": 1},
+    ]
+    assert type(read[0]) is dict
+
+
 def test_several_pickles_in_one_stream() -> None:
     stream = io.BytesIO(pickle.dumps("a") + pickle.dumps("b"))
     assert [load_pickle(stream), load_pickle(stream)] == ["a", "b"]
@@ -218,6 +240,8 @@ HOSTILE: list[tuple[str, bytes, str]] = [
         "nothing was changed",
     ),
     ("items on a stand-in", b"\x80\x02cnumpy\ndtype\n(K\x01K\x02u.", "not a readable pickle"),
+    ("call of a factory", b"c__builtin__\nlist\n((K\x05ltR.", "as pickle does not"),
+    ("setattr on a factory", set_attribute("builtins", "list", "x"), "nothing was changed"),
     ("call of ndarray", b"cnumpy\nndarray\n(K\x05tR.", "in a way NumPy does not"),
     (
         "bytearray of a size",

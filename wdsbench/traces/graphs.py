@@ -1,8 +1,8 @@
 """Preprocessed graphs: n lists of L PyG ``Data``, without PyG.
 
 ``torch.load(weights_only=True)`` is given stand-ins of ours under the names of exactly the classes
-that a ``Data`` is pickled with, so that nothing of PyG is imported or run, whatever its version;
-where a program has imported PyG, which allows its own ``Data``, both are read alike.
+that a ``Data`` is pickled with, so that nothing of PyG is imported or run, whatever its version,
+also where the program has imported PyG, which allows torch its own ``Data``.
 
 Of a graph, ``x`` ``[T, D]`` becomes the layer's states, and ``edge_index`` ``[2, E]`` with
 ``edge_attr`` ``[E]`` or ``[E, 1]`` its attention edges j -> i (token i attends to j < i).

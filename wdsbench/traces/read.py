@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, cast
 
+import numpy as np
 from isal import igzip
 
 from wdsbench.errors import TraceError
 from wdsbench.records import Trace
+from wdsbench.traces.arrays import is_tensor, shown
 from wdsbench.traces.check import check_trace
 from wdsbench.traces.files import kind_of, open_raw
 from wdsbench.traces.hdf5 import read_hdf5
@@ -119,9 +121,12 @@ def raw_dicts(content: object, file: str) -> list[Any]:
         )
     if isinstance(content, list | tuple):
         return list(content)
+    if isinstance(content, np.ndarray) and content.dtype == object and content.ndim == 1:
+        return list(content)  # numpy.array(traces)
+    array = isinstance(content, np.ndarray) or is_tensor(content)
+    found = shown(content) if array else f"a {type(content).__name__}"
     raise TraceError(
-        f"the file holds a {type(content).__name__}; allowed are a list of trace dicts, one trace "
-        "dict, "
+        f"the file holds {found}; allowed are a list of trace dicts, one trace dict, "
         "or {'traces': list}.",
         file=file,
     )

@@ -289,6 +289,26 @@ def _ordered_dict(items: object = ()) -> OrderedDict[object, object]:
     return OrderedDict(_of_type(items, list | tuple))
 
 
+def _default_dict(_factory: object = None) -> dict[object, object]:
+    """Stand for ``collections.defaultdict``, as a plain dict; its entries come by SETITEMS."""
+    return {}
+
+
+def _default(*_: object) -> Never:
+    """Stand for what a ``defaultdict`` makes of missing keys; pickles name it, none calls it."""
+    raise TraceError("the pickle calls a plain type as pickle does not; the file is damaged.")
+
+
+def _torch_size(sizes: object = ()) -> tuple[object, ...]:
+    """Stand for ``torch.Size``."""
+    return tuple(_of_type(sizes, list | tuple))
+
+
+def _torch_device(kind: object, index: object = None) -> str:
+    """Stand for ``torch.device``, as its name."""
+    return f"{_of_type(kind, str)}" + ("" if index is None else f":{_of_type(index, int)}")
+
+
 def _of_type(value: object, kind: Any) -> Any:
     if not isinstance(value, kind):
         raise TraceError(
@@ -300,13 +320,19 @@ def _of_type(value: object, kind: Any) -> Any:
 _NDARRAY: Final = _StandIn(_numpy_ndarray)
 
 
-def _table() -> Mapping[tuple[str, str], _StandIn]:
-    """Return (module, name) -> stand-in: everything a trace's pickle may name."""
-    pairs: dict[tuple[str, str], _StandIn] = {
+def _table() -> Mapping[tuple[str, str], _StandIn | str]:
+    """Return (module, name) -> stand-in: everything a trace's pickle may name.
+
+    Dtypes of torch, which extractors note beside their arrays, are their own names.
+    """
+    pairs: dict[tuple[str, str], _StandIn | str] = {
         ("numpy", "ndarray"): _NDARRAY,
         ("numpy", "dtype"): _StandIn(_numpy_dtype),
         ("_codecs", "encode"): _StandIn(_encode),
         ("collections", "OrderedDict"): _StandIn(_ordered_dict),
+        ("collections", "defaultdict"): _StandIn(_default_dict),
+        ("torch", "Size"): _StandIn(_torch_size),
+        ("torch", "device"): _StandIn(_torch_device),
         ("torch._utils", "_rebuild_tensor_v2"): _StandIn(_torch_rebuild_tensor),
         ("torch._utils", "_rebuild_parameter"): _StandIn(_torch_parameter),
         ("torch.storage", "_load_from_bytes"): _StandIn(_torch_load_from_bytes),
@@ -321,7 +347,24 @@ def _table() -> Mapping[tuple[str, str], _StandIn]:
         pairs[builtins, "complex"] = _StandIn(_complex)
         pairs[builtins, "set"] = _StandIn(_set)
         pairs[builtins, "frozenset"] = _StandIn(_frozenset)
+        for plain in ("dict", "float", "int", "list", "long", "str", "unicode"):
+            pairs[builtins, plain] = _StandIn(_default)
+    for dtype in ("bfloat16", "float16", "float32", "float64"):
+        pairs["torch", dtype] = f"torch.{dtype}"
     return MappingProxyType(pairs)
 
 
 ALLOWED: Final = _table()
+
+#: The same for ``torch.serialization.safe_globals``: (stand-in, the name it answers to), for what
+#: ``.pt`` files hold beside torch's own. The last two are types that BUILD may fill; no pickle can
+#: name them, since a name ends at its newline.
+SAFE_VALUES: Final = [
+    *(
+        (value, f"{module}.{name}")
+        for (module, name), value in ALLOWED.items()
+        if not module.startswith("torch")
+    ),
+    (_Dtype, "\n"),
+    (_Array, "\n\n"),
+]

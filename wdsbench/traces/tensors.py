@@ -7,6 +7,7 @@ from __future__ import annotations
 import pickle
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,14 @@ from wdsbench.records import Trace
 from wdsbench.traces.arrays import as_array, is_tensor
 from wdsbench.traces.check import check_trace
 from wdsbench.traces.graphs import SAFE_GLOBALS, read_graphs
+from wdsbench.traces.stand_ins import SAFE_VALUES
 
 
 def load_tensors(path: Path) -> object:
     """Return what ``torch.save`` wrote, on the CPU; by ``torch.load(weights_only=True)``.
+
+    Torch is given stand-ins of ours (modules ``stand_ins``, ``graphs``) under the names of what
+    NumPy arrays, plain containers and PyG's ``Data`` are pickled with, and calls nothing else.
 
     Raises:
         TraceError: The file cannot be opened, is cut short or damaged, or names something that
@@ -33,14 +38,16 @@ def load_tensors(path: Path) -> object:
         with warnings.catch_warnings():
             # torch remarks on its own storage classes when it reads its older file format.
             warnings.simplefilter("ignore")
-            with torch.serialization.safe_globals(SAFE_GLOBALS):  # type: ignore[arg-type]
+            with _only_our_globals():
                 return torch.load(path, map_location="cpu", weights_only=True)
+    except TraceError as error:  # of a stand-in
+        raise TraceError(error.detail, file=str(path)) from error
     except pickle.UnpicklingError as error:
         # Without torch's own words: they advise to load the file unsafely.
         raise TraceError(
             "torch.load(weights_only=True) refuses the file, and nothing in it was run: it holds "
-            "more than tensors, numbers, strings, lists and dicts, or is damaged, or torch.save "
-            "did not write it; save NumPy arrays as tensors, or with pickle.dump under a name "
+            "more than tensors, NumPy arrays, numbers, strings, lists and dicts, or is damaged, or "
+            "torch.save did not write it; save such plain values, or with pickle.dump under a name "
             "ending in .pkl.",
             file=str(path),
         ) from error
@@ -54,6 +61,24 @@ def load_tensors(path: Path) -> object:
         ) from error
 
 
+@contextmanager
+def _only_our_globals() -> Iterator[None]:
+    """Allow torch to name our stand-ins and nothing that the program has allowed it beside them.
+
+    A name that both allow would be either's, and real NumPy functions do not fit our stand-ins.
+    """
+    import torch
+
+    allowed = torch.serialization.get_safe_globals()
+    torch.serialization.clear_safe_globals()
+    try:
+        torch.serialization.add_safe_globals([*SAFE_GLOBALS, *SAFE_VALUES])  # type: ignore[list-item]
+        yield
+    finally:
+        torch.serialization.clear_safe_globals()
+        torch.serialization.add_safe_globals(allowed)
+
+
 def is_sequences(content: object) -> bool:
     """Return whether a loaded file is in the preprocessed form."""
     return isinstance(content, Mapping) and ("sequences" in content or "graphs" in content)
@@ -63,8 +88,8 @@ def sequence_traces(content: Mapping[str, Any], file: str) -> Iterator[Trace]:
     """Yield the traces of a preprocessed file: no token ids and texts, label set.
 
     Args:
-        content: ``sequences``: tensor ``[n, L, D]`` or n tensors ``[L, D]``, traces of T = 1; or
-            ``graphs``: n lists of L PyG ``Data`` (module ``graphs``), traces of T tokens with
+        content: ``sequences``: tensor or array ``[n, L, D]`` or n of ``[L, D]``, traces of T = 1;
+            or ``graphs``: n lists of L PyG ``Data`` (module ``graphs``), traces of T tokens with
             edges; ``question_ids``: n texts or integers; ``labels``: n of 0 or 1, or missing where
             scores will bring them.
         file: Name for the record and for errors.
@@ -81,8 +106,9 @@ def sequence_traces(content: Mapping[str, Any], file: str) -> Iterator[Trace]:
             " every layer.",
             file=file,
         )
-    if not (isinstance(parts, list | tuple) or (is_tensor(parts) and parts.ndim == 3)):
-        shape = tuple(parts.shape) if is_tensor(parts) else type(parts).__name__
+    is_array = is_tensor(parts) or isinstance(parts, np.ndarray)
+    if not (isinstance(parts, list | tuple) or (is_array and parts.ndim == 3)):
+        shape = tuple(parts.shape) if is_array else type(parts).__name__
         raise TraceError(
             f"sequences is {shape}; allowed is a tensor [n, layers, features] or a list of n "
             "tensors [layers, features].",
