@@ -39,6 +39,19 @@ def test_a_folder_means_its_trace_files(tmp_path: Path) -> None:
     assert names(tmp_path, "t/**/*.pkl") == ["t/a.pkl", "t/deeper/c.pkl"]
 
 
+def test_a_star_passes_over_what_extract_and_score_leave(tmp_path: Path) -> None:
+    touch(tmp_path, "batch_0001.pkl.gz", "failures.jsonl", "journal.jsonl")
+    touch(tmp_path, "ground_truth_scores.csv", "b.safetensors")
+    assert names(tmp_path, "*") == ["b.safetensors", "batch_0001.pkl.gz"]
+
+
+def test_a_file_of_traces_in_no_known_form_is_named_with_all_that_are(tmp_path: Path) -> None:
+    touch(tmp_path, "a.pkl", "b.jsonl")
+    with pytest.raises(TraceError, match=r"\.safetensors, \.npz, \.h5, \.hdf5;") as caught:
+        names(tmp_path, "*")
+    assert caught.value.file == str(tmp_path / "b.jsonl")
+
+
 def test_a_name_with_brackets_is_taken_literally(tmp_path: Path) -> None:
     touch(tmp_path, "run[1].pkl")
     assert names(tmp_path, "run[1].pkl") == ["run[1].pkl"]

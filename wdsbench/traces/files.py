@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final, cast
 
@@ -22,6 +22,8 @@ SUFFIXES: Final = {
     "npz": (".npz",),
     "hdf5": (".h5", ".hdf5"),
 }
+#: What ``extract`` and ``score`` leave beside the traces; globs pass over these exact names.
+BESIDE_TRACES: Final = ("journal.jsonl", "failures.jsonl", "ground_truth_scores.csv")
 # RFC 1952, section 2.3.1; no pickle starts with these bytes.
 GZIP_MAGIC: Final = b"\x1f\x8b"
 
@@ -31,13 +33,26 @@ def expand_patterns(patterns: Sequence[str | Path]) -> list[Path]:
 
     A pattern is a file, a folder (all trace files directly in it) or a glob
     (``traces_data/*.pkl*``, ``**`` for any depth). Hidden files, which a writer's temporary files
-    are, match no glob.
+    are, and ``BESIDE_TRACES`` match no glob.
 
     Raises:
         ValueError: A pattern is empty or blank.
         TraceError: A pattern matches nothing; a match is no trace file; or a file and its
             compressed twin (``a.pkl``, ``a.pkl.gz``) both match, since then every trace would come
             twice.
+    """
+    files, refused = match_patterns(patterns)
+    if refused:
+        raise refused[0]
+    return files
+
+
+def match_patterns(patterns: Sequence[str | Path]) -> tuple[list[Path], list[TraceError]]:
+    """Return the trace files as ``expand_patterns`` does, and why other matches are none.
+
+    Raises:
+        ValueError: A pattern is empty or blank.
+        TraceError: A pattern matches nothing.
     """
     found: dict[str, Path] = {}
     for pattern in patterns:
@@ -53,23 +68,30 @@ def expand_patterns(patterns: Sequence[str | Path]) -> list[Path]:
                 "quote the pattern and check the path, for example 'traces_data/*.pkl*'."
             )
         for path in sorted(matches):
-            if kind_of(path) is None:
-                raise TraceError(
-                    f"the name ends in none of {', '.join(PICKLE_SUFFIXES + TENSOR_SUFFIXES)}; "
-                    "move the file away or choose a narrower pattern.",
-                    file=str(path),
-                )
             found.setdefault(os.path.realpath(path), path)
-    paths = sorted(found.values())
-    names = {str(path) for path in paths}
-    for path in paths:
-        if path.suffix == ".gz" and str(path.with_suffix("")) in names:
-            raise TraceError(
-                f"both {path.with_suffix('').name} and {path.name} match; every trace would come "
-                "twice: keep one of them, or choose a narrower pattern.",
-                file=str(path),
-            )
-    return paths
+    names = {str(path) for path in found.values()}
+    files: list[Path] = []
+    refused: list[TraceError] = []
+    for path in sorted(found.values()):
+        why = _why_no_trace_file(path, names)
+        if why is None:
+            files.append(path)
+        else:
+            refused.append(TraceError(why, file=str(path)))
+    return files, refused
+
+
+def _why_no_trace_file(path: Path, names: Collection[str]) -> str | None:
+    """Return why a match is no trace file among the matches ``names``; None: it is one."""
+    if kind_of(path) is None:
+        known = ", ".join(end for ends in SUFFIXES.values() for end in ends)
+        return f"the name ends in none of {known}; move the file away or choose a narrower pattern."
+    if path.suffix == ".gz" and str(path.with_suffix("")) in names:
+        return (
+            f"both {path.with_suffix('').name} and {path.name} match; every trace would come "
+            "twice: keep one of them, or choose a narrower pattern."
+        )
+    return None
 
 
 def kind_of(path: Path) -> str | None:
@@ -111,4 +133,8 @@ def _matches(pattern: str) -> list[Path]:
         ]
     if literal.exists():  # a name may contain brackets
         return [literal]
-    return [path for path in map(Path, glob.glob(pattern, recursive=True)) if path.is_file()]  # noqa: PTH207
+    return [
+        path
+        for path in map(Path, glob.glob(pattern, recursive=True))  # noqa: PTH207
+        if path.is_file() and path.name not in BESIDE_TRACES
+    ]
