@@ -94,6 +94,30 @@ def test_bad_files_between_good_ones(tmp_path: Path) -> None:
     assert not Path("/tmp/wdsbench-was-run").exists()
 
 
+def test_matches_that_are_no_trace_files(tmp_path: Path) -> None:
+    whole = pickle.dumps([make_raw(0)])
+    for name in ("a.pkl", "a.pkl.bak", "c.pkl", "c.pkl.gz", "journal.jsonl"):
+        (tmp_path / name).write_bytes(whole)
+    (tmp_path / "c.pkl").write_bytes(pickle.dumps([make_raw(1)]))
+    report = verify_raw([tmp_path / "*"])
+    assert places(report) == [("a.pkl.bak", None, None), ("c.pkl.gz", None, None)]
+    assert (report.files, report.bad_files, report.traces) == (4, 2, 2)
+    assert "ends in none of" in report.problems[0].detail
+    assert "both c.pkl and c.pkl.gz match" in report.problems[1].detail
+
+
+def test_maps_that_are_no_probabilities(tmp_path: Path) -> None:
+    scores, infinite = make_raw(1), make_raw(3)
+    scores["attentions"][1] = -scores["attentions"][1]
+    infinite["attentions"][2][0, 3, 1] = np.inf
+    (tmp_path / "a.pkl").write_bytes(pickle.dumps([make_raw(0), scores, make_raw(2), infinite]))
+    report = verify_raw([tmp_path / "a.pkl"])
+    assert places(report) == [("a.pkl", 1, "q1"), ("a.pkl", 3, "q3")]
+    assert "layer 1: attention weights from -" in report.problems[0].detail
+    assert "layer 2: " in report.problems[1].detail
+    assert (report.traces, report.bad_traces) == (2, 2)
+
+
 def test_traces_that_come_twice(tmp_path: Path) -> None:
     same = [make_raw(0), make_raw(0)]  # equal answers of one file
     (tmp_path / "a.pkl").write_bytes(pickle.dumps([*same, make_raw(1, trace_number=2)]))

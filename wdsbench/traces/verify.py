@@ -1,8 +1,9 @@
 """The full check of raw trace files: every bad file and trace with its reason, and on to the next.
 
 Reading stops at the first bad trace, since what packs must not skip; this looks at each trace by
-itself. What is checked is what packing checks (modules ``read`` and ``check``), and beyond it what
-holds between traces: a question's trace number comes once.
+itself. What is checked is what packing checks (modules ``read`` and ``check``; attention maps by
+making the edges of them that are packed by default), and beyond it what holds between traces: a
+question's trace number comes once.
 
 A file that cannot be read to its end (cut, damaged, hostile) is one problem, after those of the
 traces before the damage; a pickle is one object, so that usually none of its traces can be had.
@@ -14,17 +15,20 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import xxhash
 
 from wdsbench.errors import TraceError
 from wdsbench.progress import Progress, no_progress
 from wdsbench.records import Trace
+from wdsbench.traces.attention import AttentionRules, MapError, as_maps, reduce_maps, usable_cores
 from wdsbench.traces.check import check_trace
-from wdsbench.traces.files import expand_patterns
+from wdsbench.traces.files import match_patterns
 from wdsbench.traces.objects import raw_objects
 from wdsbench.traces.tensors import sequence_traces
+
+_RULES: Final = AttentionRules(("edges",))
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,7 @@ class RawReport:
 
     Attributes:
         files: Files looked at.
-        bad_files: Files that could not be read to their end.
+        bad_files: Files that could not be read to their end, or are no trace files.
         traces: Good traces.
         bad_traces: Traces with a problem.
         tokens: Of the good ones.
@@ -94,13 +98,18 @@ def verify_raw(patterns: Sequence[str | Path], *, progress: Progress = no_progre
         progress: Draws over files.
 
     Raises:
-        TraceError: A pattern matches nothing, or what is no trace file.
+        TraceError: A pattern matches nothing.
         ValueError: A pattern is empty.
     """
-    files = expand_patterns(patterns)
+    files, refused = match_patterns(patterns)
+    strangers = {Path(str(error.file)): error for error in refused}
+    paths = sorted([*files, *strangers])
     run = _Run()
-    for path in progress(files, len(files), "verifying"):
-        run.add_file(path)
+    for path in progress(paths, len(paths), "verifying"):
+        if path in strangers:
+            run.refuse_file(strangers[path])
+        else:
+            run.add_file(path)
     report = run.report
     report.questions = len(run.questions)
     report.remarks = dict(run.remarks)
@@ -140,6 +149,12 @@ class _Run:
             report.bad_files += 1
             report.problems.append(RawProblem(str(path), "the file holds no traces; leave it out."))
 
+    def refuse_file(self, error: TraceError) -> None:
+        """Count a match that is no trace file."""
+        self.report.files += 1
+        self.report.bad_files += 1
+        self.report.problems.append(RawProblem(str(error.file), error.detail))
+
     def _refuse(self, path: Path, error: TraceError) -> None:
         self.report.bad_traces += 1
         self.report.problems.append(
@@ -148,7 +163,7 @@ class _Run:
 
     def _take(self, path: Path, trace: Trace) -> None:
         """Count a trace that is good by itself, if it is no other's copy."""
-        detail = self._clash(trace)
+        detail = _map_problem(trace) or self._clash(trace)
         if detail is not None:
             self.report.bad_traces += 1
             self.report.problems.append(
@@ -177,6 +192,19 @@ class _Run:
                 " trace_number."
             )
         return None
+
+
+def _map_problem(trace: Trace) -> str | None:
+    """Return why packing would refuse the trace's attention maps."""
+    if trace.attentions is None:
+        return None
+    try:
+        reduce_maps(
+            as_maps(trace.attentions), _RULES, prompt_length=None, threads=min(usable_cores(), 8)
+        )
+    except MapError as error:
+        return f"{error}."
+    return None
 
 
 def _checked(
