@@ -12,8 +12,9 @@ import pytest
 import torch
 from llm.test_extract import assert_equals_lone_pass, read_all
 from llm.tiny import MODELS, VOCABULARY, make_model, make_questions, make_tokenizer
+from transformers import RwkvConfig, RwkvForCausalLM
 
-from wdsbench.llm.decode import Decoding, _Draws, generate
+from wdsbench.llm.decode import Decoding, _Draws, _looks_past_padding, generate
 from wdsbench.llm.extract import extract
 
 
@@ -54,6 +55,54 @@ def test_batches_equal_lone_answers(
     assert len({len(answer) for answer in answers(tmp_path / "4").values()}) > 1
     for trace in read_all(tmp_path / "4"):  # log-probabilities are the model's own
         assert_equals_lone_pass(trace, model)
+
+
+def make_rwkv() -> Any:
+    """Return a recurrent model, which takes an attention mask and ignores it."""
+    torch.manual_seed(0)
+    config = RwkvConfig(
+        vocab_size=len(VOCABULARY),
+        hidden_size=16,
+        num_hidden_layers=2,
+        attention_hidden_size=16,
+        intermediate_size=32,
+        pad_token_id=VOCABULARY["<pad>"],
+        bos_token_id=VOCABULARY["<bos>"],
+        eos_token_id=VOCABULARY["<eos>"],
+    )
+    model = RwkvForCausalLM(config).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    return model
+
+
+@pytest.mark.parametrize("method", ["greedy", "sample"])
+def test_models_that_take_padding_for_text(method: str, tokenizer: Any, tmp_path: Path) -> None:
+    model, questions = make_rwkv(), make_questions(12)
+    for size in (1, 5):
+        extract(
+            model,
+            tokenizer,
+            questions,
+            tmp_path / str(size),
+            batch_size=size,
+            max_new_tokens=8,
+            attention=(),
+            decoding=Decoding(method),
+        )
+    assert answers(tmp_path / "5") == answers(tmp_path / "1")
+    if method == "greedy":
+        for trace in read_all(tmp_path / "5"):
+            ids = torch.from_numpy(trace.tokens)[None]
+            with torch.inference_mode():
+                told = model(ids, use_cache=False).logits[0].argmax(-1).tolist()
+            first = trace.prompt_length or 0
+            assert trace.tokens[first:].tolist() == told[first - 1 : -1]
+
+
+@pytest.mark.parametrize(("make", "looks"), [(make_model, True), (make_rwkv, False)])
+def test_what_is_found_of_padding(make: Any, looks: bool, tokenizer: Any) -> None:
+    assert _looks_past_padding(make(), tokenizer, tokenizer("red who")["input_ids"]) is looks
 
 
 def test_beams_as_wide_as_the_vocabulary_find_the_best(tokenizer: Any) -> None:

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -18,6 +20,10 @@ import xxhash
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 METHODS: Final = ("greedy", "beam", "sample")
+
+#: Padding may move logits by rounding: by less than this share of their spread.
+_PADDING_SHARE: Final = 0.1
+_LOOKS_PAST_PADDING: Final[WeakKeyDictionary[Any, bool]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -82,28 +88,94 @@ def generate(
     Args:
         model: A causal model.
         tokenizer: Its tokenizer.
-        prompts: Token ids; padded on the left here.
+        prompts: Token ids; padded on the left here, where the model looks past padding.
         max_new_tokens: Longest answer.
         decoding: None: greedy.
         names: Of ``sample``: (question id, trace number) of each prompt.
     """
     decoding = decoding or Decoding()
-    longest = max(map(len, prompts))
-    ids = torch.full((len(prompts), longest), tokenizer.pad_token_id)
+    assert decoding.method != "sample" or len(names) == len(prompts)
+    found: dict[int, tuple[list[int], bool, bool]] = {}
+    for places in _batches(model, tokenizer, prompts):
+        processors = LogitsProcessorList()
+        if decoding.method == "sample":
+            processors.append(_Draws(decoding, [names[place] for place in places]))
+        batch = [prompts[place] for place in places]
+        out = _asked(
+            model,
+            tokenizer,
+            batch,
+            max(map(len, batch)),
+            logits_processor=processors,
+            max_new_tokens=max_new_tokens,
+            num_beams=decoding.beams if decoding.method == "beam" else 1,
+        )
+        rows = out[:, max(map(len, batch)) :].tolist()
+        found.update(zip(places, map(partial(_ended, _end_tokens(model, tokenizer)), rows)))  # noqa: B905
+    for place in range(len(prompts)):
+        yield found[place]
+
+
+def _batches(model: Any, tokenizer: Any, prompts: Sequence[list[int]]) -> list[list[int]]:
+    """Return the places of the prompts that are asked at once: all, where the model looks past
+    padding, else each by itself.
+    """
+    if len(prompts) == 1 or _looks_past_padding(model, tokenizer, min(prompts, key=len)):
+        return [list(range(len(prompts)))]
+    return [[place] for place in range(len(prompts))]
+
+
+def _looks_past_padding(model: Any, tokenizer: Any, prompt: list[int]) -> bool:
+    """Return whether what follows a prompt stays the same behind padding; looked at once a model.
+
+    Recurrent models such as RWKV take an attention mask and ignore it: padding is text to them, and
+    transformers does not keep the rows of their batches apart either.
+    """
+    known = _LOOKS_PAST_PADDING.get(model)
+    if known is None:
+        alone, padded = (
+            _asked(
+                model,
+                tokenizer,
+                [prompt],
+                len(prompt) + padding,
+                max_new_tokens=1,
+                num_beams=1,
+                output_logits=True,
+                return_dict_in_generate=True,
+            )
+            .logits[0]
+            .float()
+            for padding in (0, 1)
+        )
+        told = alone.isfinite() & padded.isfinite()
+        if not told.any():  # states of this prompt are NaN, whatever stands before it
+            return True
+        alone, padded = alone[told], padded[told]
+        known = bool((alone - padded).abs().max() <= _PADDING_SHARE * alone.std(correction=0))
+        _LOOKS_PAST_PADDING[model] = known
+    return known
+
+
+def _asked(
+    model: Any,
+    tokenizer: Any,
+    prompts: Sequence[list[int]],
+    width: int,
+    *,
+    logits_processor: LogitsProcessorList | None = None,
+    **settings: Any,
+) -> Any:
+    """Return what the model generates after prompts that are padded on the left to ``width``."""
+    ids = torch.full((len(prompts), width), tokenizer.pad_token_id)
     mask = torch.zeros_like(ids)
     for row, prompt in enumerate(prompts):
-        ids[row, longest - len(prompt) :] = torch.tensor(prompt)
-        mask[row, longest - len(prompt) :] = 1
-    ends = _end_tokens(model, tokenizer)
-    processors = LogitsProcessorList()
-    if decoding.method == "sample":
-        assert len(names) == len(prompts)
-        processors.append(_Draws(decoding, names))
+        ids[row, width - len(prompt) :] = torch.tensor(prompt)
+        mask[row, width - len(prompt) :] = 1
     # Everything that could change the answer is set here: what is None would be taken from the
     # model's own generation settings.
-    settings = GenerationConfig(  # type: ignore[no-untyped-call]
+    chosen = GenerationConfig(  # type: ignore[no-untyped-call]
         do_sample=False,  # also of `sample`: _Draws leaves one token to choose
-        num_beams=decoding.beams if decoding.method == "beam" else 1,
         num_return_sequences=1,
         length_penalty=1.0,
         early_stopping=False,
@@ -112,24 +184,24 @@ def generate(
         top_k=50,
         repetition_penalty=1.0,
         no_repeat_ngram_size=0,
-        max_new_tokens=max_new_tokens,
         use_cache=True,
         pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=sorted(ends) or None,
+        eos_token_id=sorted(_end_tokens(model, tokenizer)) or None,
+        **settings,
     )
     with torch.inference_mode():
-        out = model.generate(
+        return model.generate(
             input_ids=ids.to(model.device),
             attention_mask=mask.to(model.device),
-            generation_config=settings,
-            logits_processor=processors,
+            generation_config=chosen,
+            logits_processor=logits_processor or LogitsProcessorList(),
         )
-    for row in out[:, longest:].tolist():
-        stop = next((place for place, token in enumerate(row) if token in ends), None)
-        if stop == 0:
-            yield row[:1], True, True
-        else:
-            yield row[:stop], stop is not None, False
+
+
+def _ended(ends: set[int], row: list[int]) -> tuple[list[int], bool, bool]:
+    """Return (answer tokens, finished, empty) of generated tokens."""
+    stop = next((place for place, token in enumerate(row) if token in ends), None)
+    return (row[:1], True, True) if stop == 0 else (row[:stop], stop is not None, False)
 
 
 class _Draws(LogitsProcessor):
