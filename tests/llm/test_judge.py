@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from llm.tiny import WORDS, make_tokenizer
+from llm.tiny import WORDS, make_model, make_tokenizer
 
 from wdsbench.errors import ModelError
 from wdsbench.llm.judge import Judge
@@ -85,6 +85,14 @@ def test_classes_that_do_not_say(tmp_path: Path) -> None:
         Judge(tmp_path)
     with pytest.raises(ModelError, match="'x' is none known to mean right"):
         Judge(tmp_path, "x")
+
+
+def test_a_model_without_the_head_that_scores(tmp_path: Path) -> None:
+    """Transformers would make one up, of random numbers."""
+    make_model().save_pretrained(tmp_path)
+    make_tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match=r"lacks weights for sequence .*: score\.weight; they wo"):
+        Judge(tmp_path, "LABEL_1")
 
 
 def test_models_that_cannot_be_loaded(tmp_path: Path) -> None:

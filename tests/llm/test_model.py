@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from llm.tiny import make_gpt2, make_model, make_tokenizer
+from transformers import T5Config
 
 from wdsbench.errors import ModelError
 from wdsbench.llm.model import load_model, model_fingerprint
@@ -63,6 +64,24 @@ def test_damaged_folder(damage: str, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="cannot be loaded: ") as caught:
         load_model(tmp_path)
     assert "\n" not in str(caught.value)
+
+
+def test_weights_that_would_be_random(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Transformers makes up what a checkpoint lacks, here the head that chooses tokens."""
+    save(tmp_path)
+    make_model().model.save_pretrained(tmp_path)
+    capfd.readouterr()
+    with pytest.raises(ModelError, match=r"lacks weights for a causal .*: lm_head\.weight; they w"):
+        load_model(tmp_path)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_model_of_another_kind(tmp_path: Path) -> None:
+    T5Config(vocab_size=16, d_model=8).save_pretrained(tmp_path)
+    make_tokenizer().save_pretrained(tmp_path)
+    words = r"cannot be loaded: it is no causal language model \(configuration T5Config\)$"
+    with pytest.raises(ModelError, match=words):
+        load_model(tmp_path)
 
 
 def test_code_beside_a_model_is_never_run(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from wdsbench.errors import ModelError
-from wdsbench.llm.model import checked_device, quiet_transformers
+from wdsbench.llm.model import check_weights, checked_device, quiet_transformers
 from wdsbench.progress import Progress, no_progress
 
 #: Names of the class that means "right", in lower case; looked for where none is given.
@@ -44,7 +44,8 @@ class Judge:
 
     Raises:
         ValueError: There is no such device.
-        ModelError: There is no such model, it is damaged, or its classes do not say which is right.
+        ModelError: There is no such model, it is damaged or lacks the head that scores, or its
+            classes do not say which is right.
     """
 
     def __init__(
@@ -58,12 +59,17 @@ class Judge:
                 self._tokenizer: Any = AutoTokenizer.from_pretrained(
                     source, trust_remote_code=False
                 )
-                model: Any = AutoModelForSequenceClassification.from_pretrained(
-                    source, dtype=torch.float32, trust_remote_code=False
+                model: Any
+                model, loaded = AutoModelForSequenceClassification.from_pretrained(
+                    source,
+                    dtype=torch.float32,
+                    trust_remote_code=False,
+                    output_loading_info=True,
                 )
         except Exception as error:  # transformers raises a dozen types for a damaged folder
             said = " ".join(str(error).split())[:300] or type(error).__name__
             raise ModelError(f"model {source} cannot be loaded: {said}") from error
+        check_weights(source, loaded, "for sequence classification")
         self._model = model.train(False).to(place)
         self._right = _right_label(source, dict(self._model.config.id2label), label)
         self._longest = min(_positions(self._model.config), self._tokenizer.model_max_length)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import logging
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -27,6 +28,8 @@ DTYPES: Final = {
 #: How weights may be quantised on loading; both need bitsandbytes.
 LOAD_IN: Final = ("8bit", "4bit")
 
+#: What transformers says of a model of another kind, such as an encoder with a decoder.
+_OTHER_KIND: Final = re.compile(r"Unrecognized configuration class <class '(?:\w+\.)*(\w+)'>")
 _SAMPLED_VALUES: Final = 4096
 _CAST_LOGGER: Final = "bitsandbytes.autograd._functions"
 # What a configuration says of where and by what it was loaded, not of the model.
@@ -63,8 +66,8 @@ def load_model(
 
     Raises:
         ValueError: An argument is not one that exists, or ``device`` comes beside ``device_map``.
-        ModelError: There is no such model, it is damaged, needs code of its own, has no
-            end-of-sequence token, or a package that is needed is not installed.
+        ModelError: There is no such model, it is damaged, lacks weights, needs code of its own, has
+            no end-of-sequence token, or a package that is needed is not installed.
     """
     place = _checked_place(dtype, device, device_map, load_in)
     source = str(path)
@@ -83,18 +86,24 @@ def load_model(
             tokenizer = AutoTokenizer.from_pretrained(
                 source, trust_remote_code=trust_remote_code, revision=revision or "main"
             )
-            model: Any = AutoModelForCausalLM.from_pretrained(
+            found: Any = AutoModelForCausalLM.from_pretrained(
                 source,
                 dtype=DTYPES[dtype],
                 attn_implementation="eager",
                 trust_remote_code=trust_remote_code,
+                output_loading_info=True,
                 **options,
             )
+            model, loaded = found
     except Exception as error:  # transformers raises a dozen types for a damaged folder
         said = " ".join(str(error).split())[:300] or type(error).__name__
         if "trust_remote_code" in str(error):
             said = "it needs code of its own; read that code, then allow it with trust_remote_code"
+        other = _OTHER_KIND.search(str(error))
+        if other is not None:  # and then a list of all kinds that there are
+            said = f"it is no causal language model (configuration {other[1]})"
         raise ModelError(f"model {source} cannot be loaded: {said}") from error
+    check_weights(source, loaded, "for a causal language model")
     tokenizer.padding_side = "left"
     if tokenizer.pad_token_id is None:
         if tokenizer.eos_token_id is None:
@@ -106,6 +115,28 @@ def load_model(
     model.train(False)
     # What accelerate has placed stays there; quantised weights cannot be moved.
     return (model if "device_map" in options else model.to(place)), tokenizer
+
+
+def check_weights(source: str, loaded: Mapping[str, Any], purpose: str) -> None:
+    """Raise ModelError where transformers filled in random numbers for weights.
+
+    It does so, with a warning, for a checkpoint of another kind, such as one without the head that
+    is asked for.
+
+    Args:
+        source: Name of the model, for the error.
+        loaded: What ``from_pretrained(output_loading_info=True)`` says.
+        purpose: What the weights are needed for, for the error.
+    """
+    names = map(str, (*loaded["missing_keys"], *loaded["mismatched_keys"]))
+    # Quantised models have others beside them (scales, zero points), which loading makes.
+    lacking = sorted(name for name in names if name.endswith((".weight", ".bias")))
+    if lacking:
+        shown = ", ".join(lacking[:3]) + (f" and {len(lacking) - 3} more" if lacking[3:] else "")
+        raise ModelError(
+            f"model {source} lacks weights {purpose}: {shown}; they would be random. Give a"
+            " checkpoint that was trained for it."
+        )
 
 
 def model_fingerprint(model: Any) -> str:
@@ -176,11 +207,17 @@ def _quantisation(load_in: str, dtype: torch.dtype) -> Any:
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Keep transformers from drawing on the terminal, and leave its setting as it was."""
+    """Keep transformers from drawing and reporting on the terminal, and leave its settings as they
+    were.
+    """
     drawn = transformers_logging.is_progress_bar_enabled()
+    verbosity = transformers_logging.get_verbosity()
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    # What its table of missing weights says is said by check_weights, in one line.
+    transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     try:
         yield
     finally:
+        transformers_logging.set_verbosity(verbosity)
         if drawn:
             transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
