@@ -322,7 +322,7 @@ def test_a_failed_run_removes_its_own_files_alone(tmp_path: Path) -> None:
         (out / name).write_bytes(data)
     write_pickle(tmp_path / "t.pkl", raws_of(3))
     with pytest.raises(ScoreError):
-        pack([str(tmp_path / "t.pkl")], out)
+        pack([str(tmp_path / "t.pkl")], out, options=PackOptions(missing_score="error"))
     assert folder_bytes(out) == mine
 
 
@@ -353,3 +353,24 @@ def test_two_runs_never_write_into_one_folder(tmp_path: Path) -> None:
 def test_options_have_a_vocabulary(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="is not"):
         PackOptions(**options)
+
+
+def test_a_pattern_is_enough(tmp_path: Path) -> None:
+    """Raw traces need no label: those that have one are labelled, the others kept and counted."""
+    for number, label in enumerate((None, 1, 0, None)):
+        raw = make_raw(f"q{number}", seed=number)
+        write_pickle(
+            tmp_path / f"b{number}.pkl", [raw | ({} if label is None else {"label": label})]
+        )
+    report = pack([str(tmp_path / "*.pkl")], tmp_path / "shards")
+    assert (report.samples, report.unlabelled, report.dropped) == (4, 2, 0)
+    index = DatasetIndex.open(tmp_path / "shards")
+    found = dict(
+        zip(index.question_ids(np.arange(4)), index.columns["label"].tolist(), strict=True)
+    )
+    assert [found["q1"], found["q2"]] == [1.0, 0.0]
+    assert np.isnan([found["q0"], found["q3"]]).all()
+    assert index.file.provenance["missing_score"] == "keep"
+    scores = write_scores(tmp_path / "s.csv", {"q0": 1.0})
+    with pytest.raises(ScoreError, match="the score file has no score for it"):
+        pack([str(tmp_path / "*.pkl")], tmp_path / "scored", scores=scores)

@@ -121,8 +121,9 @@ def test_what_only_the_whole_can_see_is_an_error_too(tmp_path: Path) -> None:
     table = write_scores(tmp_path / "s.csv", scores)
     with pytest.raises(TraceError, match=r"is the same trace as .*b0\.pkl, trace 0"):
         pack([str(tmp_path / "traces")], tmp_path / "o", scores=table, workers=2)
+    options = PackOptions(missing_score="error")
     with pytest.raises(ScoreError, match="no --scores and no label"):
-        pack([str(tmp_path / "traces")], tmp_path / "o", workers=2)
+        pack([str(tmp_path / "traces")], tmp_path / "o", options=options, workers=2)
 
 
 def test_a_killed_worker_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

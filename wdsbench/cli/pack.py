@@ -27,7 +27,10 @@ def command(
         None, help="Column of the score [bleurt_score, or the only one beside abstained]."
     ),
     threshold: float = typer.Option(0.5, help="A score below it means hallucinated (label 1)."),
-    missing_score: str = typer.Option("error", help="Trace without a score: error, drop or keep."),
+    missing_score: str | None = typer.Option(
+        None,
+        help="Trace without a score: error, drop or keep [error with --scores, else keep].",
+    ),
     attention: str = typer.Option(
         "edges,sketch",
         help="What is kept of attention: any of full, edges, heads, sketch, or none.",
@@ -108,6 +111,11 @@ def command(
         )
     for remark, count in report.remarks.items():
         stdout.print(f"  note: {count} traces: {remark}", highlight=False, soft_wrap=True)
+    if report.unlabelled:
+        stdout.print(
+            f"  note: {report.unlabelled} samples have no label; wdsbench relabel gives them",
+            highlight=False,
+        )
     if report.dropped:
         stdout.print(f"  note: {report.dropped} traces without a score were dropped")
     if report.without_attention:

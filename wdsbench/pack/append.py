@@ -28,8 +28,12 @@ def check_same_options(base: DatasetIndex, options: PackOptions, labels: LabelsE
         ("--attention", packed.get("attention"), list(options.attention)),
         ("--edge-rule", packed.get("edge_rule"), options.edge_rule),
         ("--head-threshold", packed.get("head_threshold"), options.head_threshold),
-        ("--missing-score", packed.get("missing_score"), options.missing_score),
         ("labels from", now.source, labels.source),
+        (
+            "--missing-score",
+            packed.get("missing_score"),
+            options.missing(scored=labels.source == "scores"),
+        ),
     ]
     if labels.source == "scores":
         asked += [

@@ -51,7 +51,8 @@ class Judge:
         else:
             score = self.scores.of(trace.question_id, number)
             label = None if score is None else label_of(score, self.options.threshold)
-        if label is None and self.options.missing_score == "error":
+        missing = self.options.missing(scored=self.scores is not None)
+        if label is None and missing == "error":
             lacks = "no --scores and no label"
             if self.scores is not None:
                 numbers = self.scores.numbers.get(trace.question_id)

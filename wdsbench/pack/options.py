@@ -17,7 +17,9 @@ class PackOptions:
         score_column: Column of the score file; None: ``bleurt_score``, or the only one beside
             ``trace`` and ``abstained``.
         threshold: A trace is hallucinated (label 1) where its score is below this.
-        missing_score: ``"error"``, ``"drop"`` the trace, or ``"keep"`` it unlabelled.
+        missing_score: Of a trace without a score (or label): ``"error"``, ``"drop"`` it, or
+            ``"keep"`` it unlabelled; None: error where there is a score file, else keep, since
+            raw traces need no label and ``relabel`` gives them one later.
         split_by: ``"question"`` (hash of its id) or ``"file"`` (input files dealt 70/15/15).
         attention: What is kept of the attention maps; a subset of ``full``, ``edges``, ``heads``
             and ``sketch``.
@@ -31,7 +33,7 @@ class PackOptions:
 
     score_column: str | None = None
     threshold: float = 0.5
-    missing_score: str = "error"
+    missing_score: str | None = None
     split_by: str = "question"
     attention: tuple[str, ...] = ("edges", "sketch")
     edge_rule: str = EDGE_RULE
@@ -48,17 +50,23 @@ class PackOptions:
             ValueError: A value outside it; what is allowed is named.
         """
         for name, allowed in (
-            ("missing_score", ("error", "drop", "keep")),
+            ("missing_score", (None, "error", "drop", "keep")),
             ("split_by", ("question", "file")),
             ("overflow", ("scale", "error")),
         ):
             value = getattr(self, name)
             if value not in allowed:
-                raise ValueError(f"{name}: {value!r} is not one of {', '.join(allowed)}")
+                raise ValueError(
+                    f"{name}: {value!r} is not one of {', '.join(filter(None, allowed))}"
+                )
         if not math.isfinite(self.threshold):
             raise ValueError(f"threshold: {self.threshold} is not a finite number")
         parse_reduce(self.reduce)
         _ = self.rules
+
+    def missing(self, *, scored: bool) -> str:
+        """Return what becomes of a trace without a score; ``scored``: there is a score file."""
+        return self.missing_score or ("error" if scored else "keep")
 
     @property
     def rules(self) -> AttentionRules:

@@ -134,6 +134,7 @@ class Packing:
 
         After an error there is nothing to do but to leave, and to resume.
         """
+        self._require_whole()
         self._require_same_source(scores)
         number = self._added
         if path.exists():
@@ -180,15 +181,24 @@ class Packing:
 
         Raises:
             ScoreError: The score file cannot be used.
-            PackError: There is no sample, or the disk is full.
+            PackError: There is no sample, the disk is full, or, resumed, files are missing.
             ValueError: The files came with scores and there is no such file, or the other way
                 round.
         """
-        if not self._whole:
-            raise PackError(f"{self.folder}: the last file is packed in part; leave, and resume")
+        self._require_whole()
+        left = [number for number in self._run.done.rows if number >= self._added]
+        if left:
+            raise PackError(
+                f"{self.folder} holds samples of {max(left) + 1} files, {self._added} were added;"
+                " add all files of the run that is resumed, in the same order"
+            )
         self._require_same_source(scores)
         column = None if scores is None else read_scores(scores, self._options.score_column)[1]
         return self._run.finish(labels_entry(scores, column, self._options.threshold), scores)
+
+    def _require_whole(self) -> None:
+        if not self._whole:
+            raise PackError(f"{self.folder}: the last file is packed in part; leave, and resume")
 
     def _require_same_source(self, scores: Path | None) -> None:
         scored = scores is not None

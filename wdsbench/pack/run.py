@@ -267,7 +267,7 @@ def _provenance(
         "scores": None if scores is None else scores.name,
         "score_column": column,
         "threshold": run.options.threshold,
-        "missing_score": run.options.missing_score,
+        "missing_score": run.options.missing(scored=scores is not None),
         "dropped": run.dropped,
         "numbered": run.numbered,
         "split_by": run.options.split_by,
