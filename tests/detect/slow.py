@@ -91,16 +91,25 @@ def layer_states(sample: Sample, layer: int, detector: nn.Module) -> list[Tensor
     return [((state - mean) / std).clamp(-10, 10) for state in states]
 
 
+def scaled_weight(value: Tensor, detector: nn.Module) -> Tensor:
+    """Return one standardised attention weight ``[1]``."""
+    scale = detector.scale_weights
+    logarithm = math.log(max(float(value), 2.0**-14))
+    return ((logarithm - scale.mean) / scale.std).clamp(-3, 3)
+
+
 def slow_attention_round(
     module: AttentionRound, nodes: list[Tensor], edges: list[Triple]
 ) -> list[Tensor]:
-    """Return one GINE round, target by target and edge by edge."""
+    """Return one gated GINE round, target by target and edge by edge."""
     rows = []
     for place, node in enumerate(nodes):
         summed = (1 + module.conv.eps) * node
         for source, target, value in edges:
             if target == place:
-                summed = summed + torch.relu(nodes[source] + module.conv.lin(value.to(node.dtype)))
+                edge = module.conv.lin(value.to(node.dtype))
+                summed = summed + torch.relu(nodes[source] + edge)
+                summed = summed + module.conv.gate * nodes[source] * edge
         rows.append(module.norm(node + module.conv.nn(summed)))
     return rows
 
@@ -112,7 +121,7 @@ def slow_gnn(detector: GNNDetector, samples: list[Sample]) -> Tensor:
         sequence = []
         for layer, (index, weight) in enumerate(sample.edges):
             raw = layer_states(sample, layer, detector)
-            edges = triples(index, weight)
+            edges = [(j, i, scaled_weight(w, detector)) for j, i, w in triples(index, weight)]
             nodes = [detector.project(state) for state in raw]
             nodes = slow_attention_round(detector.first, nodes, edges)
             nodes = slow_attention_round(detector.second, nodes, edges)
@@ -130,8 +139,9 @@ def slow_gvae(detector: GVAEDetector, samples: list[Sample], noise: Tensor) -> T
             raw = layer_states(sample, layer, detector)
             edges = triples(index, weight)
             projected = [detector.project(state) for state in raw]
-            nodes = slow_attention_round(detector.first, projected, edges)
-            nodes = slow_attention_round(detector.second, nodes, edges)
+            scaled = [(j, i, scaled_weight(w, detector)) for j, i, w in edges]
+            nodes = slow_attention_round(detector.first, projected, scaled)
+            nodes = slow_attention_round(detector.second, nodes, scaled)
             readout = torch.cat([sum(nodes) / len(nodes), nodes[-1]])
             mean = detector.to_mean(readout)
             log_variance = detector.to_log_variance(readout).clamp(-8, 4)

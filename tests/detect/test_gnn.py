@@ -6,6 +6,7 @@ import pytest
 import torch
 from detect.slow import assert_twins, odd_samples, slow_gnn
 from torch import Tensor
+from torch_geometric.nn import GINEConv
 from train.planted import Sample, graph_batch, make_samples
 
 from wdsbench.detect.gnn import GNNDetector, reach_of
@@ -17,6 +18,7 @@ def make_detector() -> GNNDetector:
     torch.manual_seed(0)
     detector = GNNDetector(8, num_layers=3, hidden=12, dropout=0.0)
     detector.scale.set_moments(torch.randn(3, 8), torch.rand(3, 8) * 20 + 0.1)
+    detector.scale_weights.set_moments(torch.tensor([[-1.5]]), torch.tensor([[0.8]]))
     with torch.no_grad():
         detector.first.conv.eps.fill_(0.3)
     return detector
@@ -33,7 +35,13 @@ def test_union_equals_one_graph_after_the_other() -> None:
         samples,
     )
     # Every part of the detector is in use; a twin that agrees on zero would prove nothing.
-    for name in ("project.0.weight", "first.conv.lin.weight", "second.conv.nn.0.weight"):
+    for name in (
+        "project.0.weight",
+        "first.conv.lin.weight",
+        "first.conv.gate",
+        "second.conv.nn.0.weight",
+        "second.conv.gate",
+    ):
         assert gradients[name].abs().max() > 1e-4
 
 
@@ -49,6 +57,25 @@ def test_samples_of_a_batch_do_not_touch_each_other() -> None:
     together = logits(samples)
     alone = torch.cat([logits([sample]) for sample in samples])
     torch.testing.assert_close(together, alone, rtol=0, atol=1e-5)
+
+
+def test_weights_of_old_detectors_are_published_gine_on_weights_as_they_are() -> None:
+    samples = odd_samples()
+    graph = graph_batch(samples)
+    old = {
+        name: tensor
+        for name, tensor in make_detector().state_dict().items()
+        if not name.startswith("scale_weights.") and not name.endswith(".gate")
+    }
+    detector = make_detector()
+    detector.load_state_dict(old)
+    published = make_detector()
+    published.scale_weights = torch.nn.Identity()  # type: ignore[assignment]
+    for part in (published.first, published.second):
+        part.conv = GINEConv(part.conv.nn, train_eps=True, edge_dim=1)  # type: ignore[assignment]
+    published.load_state_dict(old)
+    arguments = (graph.x, graph.edge_index, graph.edge_attr, graph.ptr)
+    torch.testing.assert_close(detector(*arguments), published(*arguments), rtol=0, atol=1e-6)
 
 
 def test_reach_of_a_small_graph() -> None:

@@ -19,6 +19,7 @@ def make_detector() -> GVAEDetector:
     torch.manual_seed(0)
     detector = GVAEDetector(8, num_layers=3, hidden=12, dropout=0.0)
     detector.scale.set_moments(torch.randn(3, 8), torch.rand(3, 8) * 20 + 0.1)
+    detector.scale_weights.set_moments(torch.tensor([[-1.5]]), torch.tensor([[0.8]]))
     return detector
 
 

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
 
-from wdsbench.detect.scale import LIMIT, RunningMoments, Standardise
+from wdsbench.detect.scale import (
+    LEAST_WEIGHT,
+    LIMIT,
+    WEIGHT_LIMIT,
+    RunningMoments,
+    ScaleWeights,
+    Standardise,
+    log_weights,
+)
 from wdsbench.errors import DetectorError
 
 
@@ -79,3 +89,29 @@ def test_bad_moments_are_refused() -> None:
         running.finish()
     with pytest.raises(ValueError, match="do not fit"):
         Standardise(2, 3).set_moments(torch.zeros(2, 2), torch.ones(2, 2))
+
+
+def test_weights_are_scaled_by_their_logarithms() -> None:
+    weights = torch.tensor([[1.0], [0.5], [0.25], [0.0], [LEAST_WEIGHT / 8]])
+    running = RunningMoments()
+    running.update(log_weights(weights[:3]).view(-1, 1, 1))
+    scale = ScaleWeights()
+    scale.set_moments(*running.finish())
+    # 0, -log 2 and -2 log 2 are sqrt(3/2) deviations apart.
+    found = scale(weights).flatten().tolist()
+    assert found[:3] == pytest.approx([1.5**0.5, 0, -(1.5**0.5)], abs=1e-6)
+    # 2**-14 is 13 of these distances below 0.5: further out than the limit.
+    assert found[3:] == [-WEIGHT_LIMIT, -WEIGHT_LIMIT]
+    assert log_weights(weights[3:]).flatten().tolist() == pytest.approx(
+        [math.log(LEAST_WEIGHT)] * 2
+    )
+
+
+def test_weights_of_old_detectors_stay_as_they_are() -> None:
+    scale = ScaleWeights()
+    scale.load_state_dict({})
+    weights = torch.rand(7, 1)
+    assert torch.equal(scale(weights), weights)
+    again = ScaleWeights()
+    again.load_state_dict(scale.state_dict())
+    assert torch.equal(again(weights), weights)

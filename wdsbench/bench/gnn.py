@@ -90,8 +90,9 @@ def _whole(detector: GNNDetector, graph: Any, layer: int) -> Tensor:
     """Return ``[B, D + hidden]``: raw and final state of each graph's last token."""
     raw, last = _scaled(detector, graph, layer), graph.ptr[1:] - 1
     nodes = detector.project(raw)
+    weights = detector.scale_weights(graph.edge_attr)
     for module in (detector.first, detector.second):
-        nodes = module(nodes, nodes, graph.edge_index, graph.edge_attr)
+        nodes = module(nodes, nodes, graph.edge_index, weights)
     return torch.cat([raw[last], nodes[last]], dim=-1)
 
 
@@ -99,7 +100,7 @@ def _cut(detector: GNNDetector, graph: Any, layer: int) -> Tensor:
     raw, last = _scaled(detector, graph, layer), graph.ptr[1:] - 1
     reach = reach_of(last, graph.edge_index, len(raw))
     nodes = detector.project(raw)
-    weights = graph.edge_attr
+    weights = detector.scale_weights(graph.edge_attr)
     near = detector.first(nodes, nodes[reach.nodes], reach.first, weights[reach.first_edges])
     ends = detector.second(near, near[reach.last], reach.second, weights[reach.second_edges])
     return torch.cat([raw[last], ends], dim=-1)

@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from wdsbench.detect.gnn import AttentionRound
 from wdsbench.detect.lstm import LayerLSTM
-from wdsbench.detect.scale import Standardise
+from wdsbench.detect.scale import ScaleWeights, Standardise
 from wdsbench.detect.union import graph_of_nodes, group_mean, require_whole_samples
 
 # A log-variance beyond these is a latent that is exact, or nothing but noise, to float32's eyes;
@@ -79,6 +79,7 @@ class GVAEDetector(nn.Module):
         self.reconstruction_weight = reconstruction_weight
         self.divergence_weight = divergence_weight
         self.scale = Standardise(num_layers, num_features)
+        self.scale_weights = ScaleWeights()
         self.project = nn.Sequential(nn.Linear(num_features, hidden), nn.LayerNorm(hidden))
         self.first = AttentionRound(hidden)
         self.second = AttentionRound(hidden)
@@ -143,8 +144,9 @@ class GVAEDetector(nn.Module):
         last = ptr[1:] - 1
         raw = self.scale.rows(x, graph_index % self.num_layers)
         nodes = self.project(raw)
-        states = self.first(nodes, nodes, edge_index, edge_attr)
-        states = self.second(states, states, edge_index, edge_attr)
+        weights = self.scale_weights(edge_attr)
+        states = self.first(nodes, nodes, edge_index, weights)
+        states = self.second(states, states, edge_index, weights)
 
         def pool(values: Tensor) -> Tensor:
             return torch.cat([group_mean(values, graph_index, num_graphs), values[last]], dim=-1)

@@ -88,6 +88,8 @@ class DetectorSpec:
         inputs: The module's positional arguments, taken from a batch (all others).
         chooses_token: Whether fitting chooses a layer and a token; the module then is given the
             states of that token, as `wdsbench.detect.probe.token_states` returns them.
+        scales_weights: Whether the module has a ``scale_weights``, whose moments are those of the
+            batches' ``graph.edge_attr``.
     """
 
     name: str
@@ -97,6 +99,7 @@ class DetectorSpec:
     build: Callable[[DetectorShape], nn.Module] | None = None
     inputs: Callable[[Batch], tuple[Tensor, ...]] | None = None
     chooses_token: bool = False
+    scales_weights: bool = False
 
 
 def detector_spec(name: str) -> DetectorSpec:
@@ -253,6 +256,11 @@ def _probe(name: str, build: Callable[[DetectorShape], nn.Module]) -> DetectorSp
     return DetectorSpec(name, "probe", _STATES, build=build, inputs=_hidden, chooses_token=True)
 
 
+def _graphs(name: str, build: Callable[[DetectorShape], nn.Module]) -> DetectorSpec:
+    """Return the entry of a detector on a graph per layer."""
+    return DetectorSpec(name, "trained", _GRAPHS, build=build, inputs=_graph, scales_weights=True)
+
+
 def _charm(name: str, edges: Edges) -> DetectorSpec:
     """Return the entry of CHARM-lite or of a control: same data, same network, other edges."""
     build = partial(_build_charm, edges=edges)
@@ -275,8 +283,8 @@ _REGISTRY: dict[str, DetectorSpec] = {
             inputs=_attention_features,
         ),
         DetectorSpec("lstm", "trained", _STATES, build=_build_lstm, inputs=_hidden),
-        DetectorSpec("gnn", "trained", _GRAPHS, build=_build_gnn, inputs=_graph),
-        DetectorSpec("gvae", "trained", _GRAPHS, build=_build_gvae, inputs=_graph),
+        _graphs("gnn", _build_gnn),
+        _graphs("gvae", _build_gvae),
         _charm("charm", "kept"),
         _charm("charm_no_edges", "none"),
         _charm("charm_shuffled_edges", "shuffled"),

@@ -1,14 +1,20 @@
-"""Brings states of all layers to one scale: zero mean and unit spread per layer and feature.
+"""Brings what detectors read to one scale: zero mean and unit spread.
 
-Layers differ in scale by orders of magnitude (the residual stream grows, the final norm cuts it
-back) and single features differ within a layer, so an LSTM fed with raw states sees little but the
-largest few. The moments come from one streaming pass over the training split, cost ``O(L * D)``
-memory and are buffers of the detector: they travel with its weights.
+States per layer and feature: layers differ in scale by orders of magnitude (the residual stream
+grows, the final norm cuts it back) and single features differ within a layer, so an LSTM fed with
+raw states sees little but the largest few.
+
+Attention weights by their logarithm: they are shares of 1 that span orders of magnitude, a few
+large ones and many small, and a network fed with raw ones hardly tells the small ones apart.
+
+The moments come from one streaming pass each over the training split, cost ``O(L * D)`` memory and
+are buffers of the detector: they travel with its weights.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +28,12 @@ LIMIT = 10.0
 # A feature whose spread is within float32 rounding of its mean is constant; dividing by it would
 # amplify noise.
 RELATIVE_SPREAD = 1e-6
+# float16's least normal number: below it a stored weight has ever fewer digits, and its logarithm
+# would tell little but rounding.
+LEAST_WEIGHT = 2.0**-14
+# Logarithms of weights are cut nearer: far below the mean lie tokens that are hardly attended to,
+# and a product of state and weight (the gate of `wdsbench.detect.gnn`) must not be largest there.
+WEIGHT_LIMIT = 3.0
 
 
 class RunningMoments:
@@ -121,3 +133,51 @@ class Standardise(nn.Module):
             layer: int64 ``[N]``: the layer each row is a state of.
         """
         return ((x - self.mean[layer]) / self.std[layer]).clamp(-LIMIT, LIMIT)
+
+
+class ScaleWeights(nn.Module):
+    """Takes the logarithm of attention weights, subtracts its mean and divides by its standard
+    deviation. One scale for all layers: logarithms of their weights are of one order.
+
+    Attributes:
+        mean: float32 ``[1]`` buffer; zero until `set_moments`.
+        std: float32 ``[1]`` buffer; one until `set_moments`.
+        logarithmic: bool ``[]`` buffer; False in detectors that were trained on weights as they
+            are, before there was a scale for them.
+    """
+
+    mean: Tensor
+    std: Tensor
+    logarithmic: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(1))
+        self.register_buffer("std", torch.ones(1))
+        self.register_buffer("logarithmic", torch.tensor(True))
+
+    def set_moments(self, mean: Tensor, std: Tensor) -> None:
+        """Copy mean and std of `log_weights` (float32 ``[1, 1]``) into the buffers."""
+        self.mean.copy_(mean.view(1))
+        self.std.copy_(std.view(1))
+
+    def forward(self, weights: Tensor) -> Tensor:
+        """Return ``weights`` (float32 ``[E, 1]``) standardised."""
+        values = torch.where(self.logarithmic, log_weights(weights), weights)
+        return ((values - self.mean) / self.std).clamp(-WEIGHT_LIMIT, WEIGHT_LIMIT)
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *rest: Any, **named: Any
+    ) -> None:
+        if prefix + "mean" not in state_dict:
+            state_dict[prefix + "mean"] = torch.zeros_like(self.mean)
+            state_dict[prefix + "std"] = torch.ones_like(self.std)
+            state_dict[prefix + "logarithmic"] = torch.zeros_like(self.logarithmic)
+        super()._load_from_state_dict(state_dict, prefix, *rest, **named)
+
+
+def log_weights(weights: Tensor) -> Tensor:
+    """Return the natural logarithm of attention weights, those below `LEAST_WEIGHT` as if they were
+    that.
+    """
+    return weights.clamp(min=LEAST_WEIGHT).log()

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from wdsbench.detect.registry import DetectorShape, DetectorSpec, LoaderNeeds
-from wdsbench.detect.scale import RunningMoments, Standardise
+from wdsbench.detect.scale import RunningMoments, ScaleWeights, Standardise, log_weights
 from wdsbench.progress import Progress
 from wdsbench.train import metrics
 from wdsbench.train.checkpoint import save_detector
@@ -53,6 +54,7 @@ class Run:
         switch: Whether somebody asked for the end.
         resume: Whether unfinished fits are gone on with.
         moments: Mean and std of the states by the layers read, once they are known.
+        weight_moments: The same of the logarithms of attention weights.
     """
 
     source: Source
@@ -65,6 +67,9 @@ class Run:
     switch: StopSwitch
     resume: bool = False
     moments: dict[tuple[int, ...] | None, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    weight_moments: dict[tuple[int, ...] | None, tuple[Tensor, Tensor]] = field(
+        default_factory=dict
+    )
 
     def with_config(self, config: TrainConfig) -> Run:
         """Return the run with other settings; what is known of the data is shared."""
@@ -77,6 +82,21 @@ class Run:
             mean, std = RunningMoments.joined(self.ranks.together(self._running_moments)).finish()
             self.moments[layers] = mean.cpu(), std.cpu()
         return self.moments[layers]
+
+    def input_weight_moments(self, needs: LoaderNeeds) -> tuple[Tensor, Tensor]:
+        """Return mean and std of the logarithms of ``graph.edge_attr``, float32 ``[1, 1]``, kept.
+
+        Costs a pass over the training split as ``needs`` reads it: what an epoch reads.
+        """
+        layers = self.source.config.layers
+        if layers not in self.weight_moments:
+            parts = self.ranks.together(lambda: self._running_weight_moments(needs))
+            running = RunningMoments.joined(parts)
+            if not running.count:  # not one edge: any scale will do
+                return torch.zeros(1, 1), torch.ones(1, 1)
+            mean, std = running.finish()
+            self.weight_moments[layers] = mean.cpu(), std.cpu()
+        return self.weight_moments[layers]
 
     def checkpoint_folder(self, name: str) -> Path:
         """Return where a detector is saved."""
@@ -103,6 +123,15 @@ class Run:
             for batch in self.progress(batches, total, "fitting the input scale"):
                 assert batch.hidden is not None, "the loader was asked for hidden states"
                 running.update(batch.hidden)
+        return running
+
+    def _running_weight_moments(self, needs: LoaderNeeds) -> RunningMoments:
+        running = RunningMoments()
+        with self.source.batches("train", needs) as batches:
+            total = number_of_batches(batches)
+            for batch in self.progress(batches, total, "fitting the scale of attention"):
+                if len(batch):
+                    running.update(log_weights(batch.graph.edge_attr).view(-1, 1, 1))
         return running
 
 
@@ -185,12 +214,19 @@ def _trained(spec: DetectorSpec, run: Run) -> tuple[FittedDetector, FitResult | 
     with source.batches("train", spec.needs):
         pass  # Says "not available" before a pass over the data is spent on the input scale.
     shape, moments = _shape(spec, run)
+    weight_moments = None
+    if spec.scales_weights and moments is not None:
+        weight_moments = run.input_weight_moments(spec.needs)
     with seeded(config.seed, spec.name, source.device):
         module = spec.build(shape)
         if moments is not None:
             scale = module.get_submodule("scale")
             assert isinstance(scale, Standardise)
             scale.set_moments(*moments)
+        if weight_moments is not None:
+            scale_weights = module.get_submodule("scale_weights")
+            assert isinstance(scale_weights, ScaleWeights)
+            scale_weights.set_moments(*weight_moments)
         fitted = FittedDetector(spec, shape, module, config.layers)
         return fitted, _train(fitted, shape, run)
 
