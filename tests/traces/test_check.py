@@ -18,6 +18,11 @@ RAW = make_raw()
 STATES = np.stack(RAW["hidden_states"])
 MAPS = np.stack(RAW["attentions"])
 LOGPROBS = RAW["token_logprobs"]
+#: As generate() returns them: at each step of the new tokens, each layer with a batch axis.
+STEPS = [tuple(layer[None, first:last] for layer in STATES) for first, last in ((0, 3), (3, 4))]
+STEPS_OF_MAPS = [
+    tuple(layer[None, :, first:last, :last] for layer in MAPS) for first, last in ((0, 3), (3, 4))
+]
 
 
 def checked(**changes: Any) -> Any:
@@ -298,6 +303,24 @@ BROKEN: list[tuple[str, dict[str, Any], str]] = [
     ("no layers", {"hidden_states": []}, "hidden_states is empty"),
     ("layer missing", {"hidden_states": [STATES[0], None, STATES[2]]}, "layer 1, is None"),
     ("ragged layers", {"hidden_states": [STATES[0], STATES[1, :-1]]}, "(4, 4), (5, 4)"),
+    ("steps", {"hidden_states": STEPS}, "hidden_states holds one tuple per generation step, as"),
+    ("one step", {"hidden_states": STEPS[:1]}, "over prompt and answer and save its hidden_states"),
+    (
+        "steps of tensors",
+        {"hidden_states": tuple(tuple(torch.tensor(layer) for layer in step) for step in STEPS)},
+        "one tuple per generation step",
+    ),
+    (
+        "steps without a batch axis",
+        {"hidden_states": [[layer[0] for layer in step] for step in STEPS]},
+        "one tuple per generation step",
+    ),
+    ("steps of maps", {"attentions": STEPS_OF_MAPS}, "attentions holds one tuple per generation"),
+    (
+        "ragged lists of vectors",
+        {"hidden_states": [list(STATES[0]), list(STATES[1, :-1])]},
+        "differ in shape from layer to layer",
+    ),
     ("ragged lists", {"hidden_states": [[[1.0], [2.0, 3.0]]] * 3}, "cannot be read as one array"),
     ("too many axes", {"hidden_states": np.zeros((3, 2, 5, 4), "f4")}, "shape (3, 2, 5, 4)"),
     ("too few axes", {"hidden_states": np.zeros(4, "f4")}, "shape (4,)"),

@@ -17,12 +17,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from builders import make_raw, write_pickle
 from view.samples import HEADS, HOSTILE, LAYERS, raw_trace, stored_trace
 from view.test_figure import make_scores
 
 from wdsbench.view import payload
 from wdsbench.view.figure import PANELS
 from wdsbench.view.page import write_page
+from wdsbench.view.source import Wanted, open_trace
 from wdsbench.view.trace import visible
 
 pytestmark = pytest.mark.browser
@@ -230,6 +232,39 @@ def test_panels_keep_to_the_window(page: Page, tmp_path: Path) -> None:
             " plot.offsetWidth - plot.querySelector('.main-svg').getBoundingClientRect().width)"
         )
         assert all(abs(difference) <= 16 for difference in plots)
+
+
+#: Edges of a graph's picture and of its labels, from left to right.
+LABELS = """
+    const plot = document.getElementById(arguments[0]);
+    const edges = (element) => element.getBoundingClientRect();
+    const texts = [...plot.querySelectorAll("text")];
+    return [edges(plot.querySelector(".main-svg")).left,
+      Math.min(...texts.map((text) => edges(text).left)),
+      Math.max(...texts.map((text) => edges(text).right)),
+      edges(plot.querySelector(".main-svg")).right,
+      texts.map((text) => text.textContent)];
+"""
+
+
+@pytest.mark.parametrize("layers", [3, 5])
+def test_labels_are_not_cut_off(page: Page, tmp_path: Path, layers: int) -> None:
+    """Ordinary ones are whole, the widest that there can be end in an ellipsis."""
+    raw = make_raw("q", seed=1, tokens=8, layers=layers)
+    raw["tokens_decoded"] = ["<|begin:bos>", "Who", "W" * 20, "is", "it", "<|eot|>", "m" * 20, "."]
+    trace, _ = open_trace(write_pickle(tmp_path / "a.pkl", [raw]), Wanted())
+    page.driver.set_window_size(1300, 1000)
+    page.open(write_page(tmp_path / "a.html", trace, panels=PANELS, layers=range(layers)))
+    for width in (1300, 700, 420):
+        page.driver.set_window_size(width, 1000)
+        page.press("head", "\ue014" if width != 420 else "\ue012")
+        for name in ("graph", *(f"side-{layer}" for layer in range(layers))):
+            left, first, last, right, labels = page.run(LABELS, name)
+            assert left <= first < last <= right, (width, name)
+            assert labels[0] == "<|begin:bos>"
+            assert labels[2].startswith("WWWW")
+            assert labels[2].endswith("…")
+    page.driver.set_window_size(1300, 1000)
 
 
 def test_a_layer_that_is_not_on_the_page(

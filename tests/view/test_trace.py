@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from builders import make_dataset, make_raw, write_pickle
 from view.samples import HEADS, HOSTILE, LAYERS, mean_map, raw_file, raw_trace, stored_trace
 
@@ -13,6 +14,7 @@ from wdsbench.errors import DecodeError, ShardError, TraceError
 from wdsbench.pack import PackOptions, pack
 from wdsbench.traces.attention import AttentionRules, as_maps, reduce_maps
 from wdsbench.traces.reduced import reduced_to_raw
+from wdsbench.traces.write import write_traces
 from wdsbench.view import stored
 from wdsbench.view.source import Wanted, open_trace
 from wdsbench.view.trace import visible
@@ -205,6 +207,60 @@ def test_a_raw_trace_that_is_not_there(tmp_path: Path) -> None:
         open_trace(path, Wanted(question="x"))
     with pytest.raises(ValueError, match="traces have no key"):
         open_trace(path, Wanted(sample="x"))
+
+
+@pytest.mark.parametrize("name", ["a.pkl", "a.npz"])
+def test_a_bad_trace_hides_no_other(tmp_path: Path, name: str) -> None:
+    raws = [make_raw(f"q{number}", seed=number, tokens=4) for number in range(4)]
+    raws[1]["hidden_states"][0][2] = np.nan
+    path = tmp_path / name
+    write_traces(path, raws)
+    for wanted in (Wanted(trace=3), Wanted(question="q3")):
+        assert open_trace(path, wanted)[0].name == "question q3"
+        assert open_trace(path, wanted)[0].source == f"{name}, trace 3"
+    for wanted in (Wanted(trace=1), Wanted(question="q1")):
+        with pytest.raises(TraceError, match="trace 1, question q1: hidden_states, layer 0, holds"):
+            open_trace(path, wanted)
+    with pytest.raises(ValueError, match=r"among its 4; --trace is 0 to 3$"):
+        open_trace(path, Wanted(question="q4"))
+
+
+def test_traces_without_a_name_are_told_where_a_question_is_not_found(tmp_path: Path) -> None:
+    raws: list[object] = [make_raw(f"q{number}", seed=number, tokens=4) for number in range(4)]
+    raws[0], raws[2] = {"question_id": 1.5}, "no trace"
+    path = write_pickle(tmp_path / "a.pkl", raws)
+    assert open_trace(path, Wanted(question="q3"))[0].name == "question q3"
+    with pytest.raises(ValueError, match="its 4; 2 of them have no question id that can be read; "):
+        open_trace(path, Wanted(question="q4"))
+    with pytest.raises(ValueError, match=r"among its 4; --trace is 0 to 3$"):
+        open_trace(path, Wanted(trace=4))
+
+
+def test_a_preprocessed_file_with_a_bad_trace(tmp_path: Path) -> None:
+    sequences = torch.ones(3, 2, 4)
+    sequences[0, 1, 1] = torch.nan
+    content = {"sequences": sequences, "question_ids": ["a", "b", "c"], "labels": [0, 1, 1]}
+    torch.save(content, tmp_path / "a.pt")
+    for wanted in (Wanted(trace=2), Wanted(question="c")):
+        assert open_trace(tmp_path / "a.pt", wanted)[0].source == "a.pt, trace 2"
+    with pytest.raises(TraceError, match=r"trace 0, question a: .* holds NaN"):
+        open_trace(tmp_path / "a.pt", Wanted())
+
+
+def test_a_file_is_read_up_to_the_trace_and_no_further(tmp_path: Path) -> None:
+    """Two pickles in one file, the second cut short."""
+    first, second = (
+        write_pickle(tmp_path / f"{number}.pkl", [make_raw(f"q{number}", seed=number)])
+        for number in range(2)
+    )
+    (tmp_path / "a.pkl").write_bytes(first.read_bytes() + second.read_bytes()[:-20])
+    assert open_trace(tmp_path / "a.pkl", Wanted())[0].name == "question q0"
+    for wanted in (Wanted(trace=1), Wanted(question="q1")):
+        with pytest.raises(TraceError, match=r"a\.pkl: "):
+            open_trace(tmp_path / "a.pkl", wanted)
+    write_pickle(tmp_path / "none.pkl", [])
+    with pytest.raises(TraceError, match="holds no traces"):
+        open_trace(tmp_path / "none.pkl", Wanted())
 
 
 def test_one_way_to_name_a_trace() -> None:

@@ -30,7 +30,7 @@ counted; anything else is a ``TraceError``.
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
@@ -62,6 +62,11 @@ REMARK_NO_ANSWER: Final = "no generated_answer_clean"
 
 STATES_OF: Final = ("all", "answer", "last")
 
+#: What is said of layers within steps, where layers are due.
+_STEPS: Final = (
+    "{0} holds one tuple per generation step, as generate() returns them; run one forward pass over"
+    " prompt and answer and save its {0}."
+)
 _REQUIRED: Final = ("hidden_states", "tokens", "question_id")
 _FLOATS: Final = (np.float16, np.float32, np.float64)
 # Log-softmax in low precision ends a little above 0.
@@ -228,10 +233,15 @@ class _Checker:
         if isinstance(value, list | tuple):
             if not value:
                 raise self.error(f"{name} is empty; allowed is one array for each layer.")
+            inner = _inner_axes(value)
+            if inner > axes:
+                raise self.error(_STEPS.format(name))
             parts = [
                 self.array(f"{name}, layer {layer},", part) for layer, part in enumerate(value)
             ]
             shapes = {part.shape for part in parts}
+            if len(shapes) > 1 and inner == axes:  # steps without their batch axis
+                raise self.error(_STEPS.format(name))
             if len(shapes) > 1:
                 raise self.error(
                     f"{name} differ in shape from layer to layer: "
@@ -465,6 +475,21 @@ def question_id_text(value: object) -> str:
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
         return str(int(value))
     raise ValueError(f"question_id is a {type(value).__name__}; allowed are text and integers.")
+
+
+def question_of(raw: object) -> str | None:
+    """Return the question id of a raw trace that is not checked; None where there is none."""
+    try:
+        return question_id_text(_scalar(raw["question_id"])) if isinstance(raw, Mapping) else None
+    except (KeyError, ValueError):
+        return None
+
+
+def _inner_axes(value: Sequence[object]) -> int:
+    """Return the axes of the arrays within sequences within ``value``; 0: it holds none."""
+    first = value[0]
+    inner = first[0] if isinstance(first, list | tuple) and first else None
+    return int(getattr(inner, "ndim", 0))
 
 
 def _scalar(value: object) -> object:

@@ -216,7 +216,7 @@ def _checked(
         TraceError: The object holds no traces.
     """
     if isinstance(content, Mapping):
-        yield from _checked_sequences(content, file)
+        yield from checked_sequences(content, file)
         return
     for place in range(len(content)):
         raw, content[place] = content[place], None
@@ -226,7 +226,7 @@ def _checked(
             yield error
 
 
-def _checked_sequences(content: Mapping[str, Any], file: str) -> Iterator[Trace | TraceError]:
+def checked_sequences(content: Mapping[str, Any], file: str) -> Iterator[Trace | TraceError]:
     """Yield the traces of a preprocessed file; behind a bad one, go on with those after it."""
     first = 0
     while True:

@@ -82,15 +82,45 @@
   const plotlyScale = (scale) => scale.map((rgb, n) => [n / (scale.length - 1), `rgb(${rgb.join(",")})`]);
   const weightScale = plotlyScale(data.weightColours), quantityScale = plotlyScale(data.quantityColours);
 
-  // Draws a panel as wide as its place; the place's own height keeps the page from jumping.
-  function react(place, traces, height, layout) {
+  // A place's own height keeps the page from jumping, and its width is what it will be only then:
+  // beside a scroll bar, where it needs one.
+  function sized(place, height) {
     const element = byId(place);
     element.style.height = `${height}px`;
+    return element;
+  }
+
+  // Draws a panel as wide as its place.
+  function react(place, traces, height, layout) {
+    const element = sized(place, height);
     const fixed = { height, width: element.clientWidth, font: FONT, margin: { l: 8, r: 8, t: 8, b: 8 } };
     return Plotly.react(element, traces, { ...fixed, ...layout }, CONFIG);
   }
 
+  const pen = document.createElement("canvas").getContext("2d");
+  pen.font = `${FONT.size}px ${FONT.family}`;
+  const widthOf = (text) => pen.measureText(text).width;
+  function fitted(text, pixels) {
+    if (widthOf(text) <= pixels) return text;
+    const signs = [...text.replace(/…$/, "")];
+    while (signs.length > 1 && widthOf(signs.join("") + "…") > pixels) signs.pop();
+    return signs.join("") + "…";
+  }
+
+  // The labels of a graph, prompt and answer, and the range of x that leaves them room: as much as
+  // they need, but so much for the edges between them that labels may have to be cut.
+  function labelsIn(pixels) {
+    const labels = data.texts.map(cut), gap = 12; // a node's half, and some air
+    const needed = [0, 1].map((side) => gap + Math.max(0, ...labels.map((text, token) => nodeX(token) === side ? widthOf(text) : 0)));
+    const most = 0.7 * pixels;
+    const room = needed.map((own, side) => Math.max(0.3 * pixels, Math.min(own, Math.max(most / 2, most - needed[1 - side]))));
+    const between = pixels - room[0] - room[1];
+    return { labels: labels.map((text, token) => fitted(text, room[nodeX(token)] - gap)),
+      range: [-room[0] / between, 1 + room[1] / between] };
+  }
+
   function drawGraph(place, layer, head, threshold, height) {
+    const { labels, range } = labelsIn(sized(place, height).clientWidth - 16); // margins, as react sets them
     const edges = edgesOf(layer, head, threshold), traces = [];
     const bins = Array.from({ length: BINS }, () => ({ x: [], y: [], share: [] }));
     const middle = { x: [], y: [], text: [] };
@@ -113,7 +143,7 @@
     for (const side of [0, 1]) {
       const own = data.texts.map((_, token) => token).filter((token) => nodeX(token) === side);
       traces.push({ type: "scatter", mode: "markers+text", x: own.map(nodeX), y: own.map(nodeY),
-        text: own.map((token) => escaped(cut(data.texts[token]))), cliponaxis: false,
+        text: own.map((token) => escaped(labels[token])), cliponaxis: false,
         hovertext: own.map((token) => `token ${token}: ${plain[token]}`), hoverinfo: "text",
         textposition: side ? "middle right" : "middle left",
         textfont: { size: 12, color: side ? ANSWER : PROMPT },
@@ -121,7 +151,7 @@
     }
     const axis = { visible: false, fixedrange: true };
     const drawn = react(place, traces, height, { showlegend: false, hovermode: "closest",
-      xaxis: { ...axis, range: [-0.75, 1.75] }, yaxis: { ...axis, range: [rows - 0.3, -0.7] } });
+      xaxis: { ...axis, range }, yaxis: { ...axis, range: [rows - 0.3, -0.7] } });
     return [drawn, edges];
   }
 
@@ -269,9 +299,9 @@
       const sides = data.prompt === null ? "" : " Prompt left, answer right.";
       byId("graph-told").textContent = absent ? "Not on this page." :
         edges.total > MOST_EDGES ? `The strongest ${MOST_EDGES} of ${edges.total} edges.${sides}` : `${edges.total} edge${edges.total === 1 ? "" : "s"}.${sides}`;
-      if (data.chosen.length > 1)
-        for (const own of data.chosen)
-          drawn.push(drawGraph(`side-${own}`, own, head, threshold(), Math.max(240, 30 + 15 * rows))[0]);
+      const beside = data.chosen.length > 1 ? data.chosen : [], height = Math.max(240, 30 + 15 * rows);
+      for (const own of beside) sized(`side-${own}`, height);
+      for (const own of beside) drawn.push(drawGraph(`side-${own}`, own, head, threshold(), height)[0]);
     }
     if (sketch) drawn.push(drawSketch(layer, head));
     if (norms) drawn.push(drawNorms(layer));
@@ -315,7 +345,6 @@
     const have = { graph: maps, map: maps, side: maps && data.chosen.length > 1, sketch, norms, scores: data.scores };
     for (const [id, there] of Object.entries(have)) byId(`${id}-section`).hidden = !there;
     if (have.side) {
-      byId("side").style.gridTemplateColumns = `repeat(${Math.min(data.chosen.length, 4)}, minmax(0, 1fr))`;
       for (const layer of data.chosen) {
         const box = document.createElement("div"), title = document.createElement("h3"), plot = document.createElement("div");
         title.textContent = `layer ${layerName(layer)}`;

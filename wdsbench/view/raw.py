@@ -1,9 +1,14 @@
-"""A trace out of a raw file, read by the safe readers up to the one that is wanted."""
+"""A trace out of a raw file, read by the safe readers up to the one that is wanted.
+
+That one is checked; what is wrong with those before it is no reason not to look at it.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +16,9 @@ from wdsbench.errors import TraceError
 from wdsbench.records import EdgeLists, LayerEdges, ReducedAttention, Trace
 from wdsbench.shards.members import causal_half
 from wdsbench.traces.attention import as_maps
-from wdsbench.traces.read import read_traces
+from wdsbench.traces.check import check_trace, question_of
+from wdsbench.traces.objects import raw_objects
+from wdsbench.traces.verify import checked_sequences
 from wdsbench.view.trace import ViewedTrace, shown_name
 
 
@@ -20,17 +27,40 @@ def read_raw(path: Path, place: int | None = None, question: str | None = None) 
 
     Raises:
         ValueError: There is none.
-        TraceError: The file, or a trace up to the wanted one, cannot be read.
+        TraceError: The trace fails its check, or the file cannot be read up to it.
     """
-    count = 0
-    for trace in read_traces(path):
-        if question in (None, trace.question_id) and place in (None, count):
-            return _of_raw(trace, path)
+    wanted, count, nameless = place or 0, 0, 0
+    for raw in _raws(path):
+        name = raw.question_id if isinstance(raw, Trace | TraceError) else question_of(raw)
+        if count == wanted if question is None else name == question:
+            return _of_raw(_checked(raw, str(path), count), path)
+        nameless += name is None
         count += 1
+    if not count:
+        raise TraceError("the file holds no traces.", file=str(path))
     asked = f"--trace {place}" if question is None else f"--question {question}"
+    note = f"; {nameless} of them have no question id that can be read" if nameless else ""
     raise ValueError(
-        f"{asked}: {path} holds no such trace among its {count}; --trace is 0 to {count - 1}"
+        f"{asked}: {path} holds no such trace among its {count}{note if question else ''}; --trace"
+        f" is 0 to {count - 1}"
     )
+
+
+def _raws(path: Path) -> Iterator[Any]:
+    """Yield each trace of a file, unchecked; of a preprocessed one, checked or what is wrong."""
+    for content in raw_objects(path):
+        if isinstance(content, Mapping):
+            yield from checked_sequences(content, str(path))
+            continue
+        for place in range(len(content)):
+            raw, content[place] = content[place], None
+            yield raw
+
+
+def _checked(raw: Any, file: str, position: int) -> Trace:
+    if isinstance(raw, TraceError):
+        raise raw
+    return raw if isinstance(raw, Trace) else check_trace(raw, file, position)
 
 
 def _of_raw(trace: Trace, path: Path) -> ViewedTrace:
