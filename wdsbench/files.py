@@ -66,6 +66,31 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def nearest_folder(folder: Path) -> Path:
+    """Return ``folder``, or the nearest one above it that exists.
+
+    Raises:
+        ValueError: That is a file, so that there can be no such folder.
+    """
+    there = folder.absolute()
+    while not there.exists():
+        there = there.parent
+    if not there.is_dir():
+        raise ValueError(f"{folder} cannot be a folder: {there} is a file; choose another place.")
+    return there
+
+
+def require_file_place(path: Path) -> None:
+    """Check that a file can stand at ``path``, before the work whose result it is to hold.
+
+    Raises:
+        ValueError: It is a folder, or its folder cannot be one.
+    """
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; give the name of a file.")
+    nearest_folder(path.parent)
+
+
 def remove_if_empty(folder: Path) -> None:
     """Remove ``folder`` if it is there and empty."""
     with contextlib.suppress(OSError):

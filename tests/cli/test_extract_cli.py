@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from llm.tiny import make_model, make_tokenizer
+from llm.tiny import CHAT_TEMPLATE, make_model, make_tokenizer
 
 from wdsbench.cli.main import main
 from wdsbench.cli.shard_taker import SCORES_NAME
@@ -84,6 +84,38 @@ def test_failures_are_told_and_no_journal_is_kept_where_not_wanted(
     assert {path.name for path in tmp_path.iterdir()} == {"batch_0001.pkl.gz", "failures.jsonl"}
     assert extract(home, tmp_path / "2", *words, "--on-error", "fail") == 1
     assert "question long: the prompt has 61 tokens" in capsys.readouterr().err
+    several = ("--decode", "sample", "--answers-per-question", "3", "--questions", words[1])
+    assert extract(home, tmp_path / "3", *several) == 0
+    assert "note: 3 answers gave no trace" in capsys.readouterr().out
+
+
+def test_a_chat(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = tmp_path / "model"
+    make_model().save_pretrained(model)
+    make_tokenizer(chat_template=CHAT_TEMPLATE).save_pretrained(model)
+    words = ("--model", str(model), "--chat", "--system", "one two", "--template", "is {question}")
+    assert extract(home, tmp_path / "out", *words, "--attention", "none") == 0
+    prompts = [trace.token_texts[: trace.prompt_length] for trace in read(tmp_path / "out")]
+    start = ["<bos>", "what", "one", "two", "who", "is"]
+    assert prompts[0] == [*start, "red", "green", "three"]
+    assert prompts[1] == [*start, "who", "is", "the", "one", "?", "three"]
+    command("verify", str(tmp_path / "out"), "--recompute", "2", "--model", str(model))
+    capsys.readouterr()
+    assert extract(home, tmp_path / "out", *words[:2], "--attention", "none", "--resume") == 1
+    assert "was begun with chat {'system': 'one two'}, this run has None" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("options", [("--out",), ("--shards",)])
+def test_a_file_is_no_folder(
+    options: tuple[str], home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    for place in (file, file / "x"):
+        assert extract(home, tmp_path / "out", *options, str(place)) == 1
+        (error,) = capsys.readouterr().err.splitlines()
+        assert f"{place} cannot be a folder: {file} is a file; choose" in error
+    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_straight_into_shards(
@@ -200,6 +232,8 @@ BAD: list[tuple[list[str], str]] = [
     (["--shards", "s", "--no-keep-raw", "--no-journal"], "--no-keep-raw needs the journal"),
     (["--shards", "s", "--score-column", "bleurt"], "is not one of exact_match, token_f1, rouge_l"),
     (["--questions", "questions.txt"], "the name ends in none of"),
+    (["--chat"], "has no chat template; ask without chat, or give a model"),
+    (["--system", "x"], "--system is of --chat; give both"),
 ]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from llm.tiny import VOCABULARY, make_questions, make_tokenizer
+from llm.tiny import CHAT_TEMPLATE, VOCABULARY, make_questions, make_tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from wdsbench.cli.main import main
@@ -184,6 +184,51 @@ def test_weights_are_not_needed(home: Path, tmp_path: Path) -> None:
     assert run(tmp_path) == 0
 
 
+def test_what_cannot_be_asked_is_not_counted(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As extraction does: the first question of all too, of which the probe would make a start."""
+    lines = (home / "q.jsonl").read_text().splitlines()
+    for name in ("first", "last"):
+        long = json.dumps({"question_id": name, "question": "red " * 200})
+        lines = [long, *lines] if name == "first" else [*lines, long]
+    asked = tmp_path / "q.jsonl"
+    asked.write_text("\n".join(lines))
+    words = ("--questions", str(asked))
+    wanted, found = (report(home, capsys, *own, "--probe", "0") for own in ((), words))
+    assert (wanted["refused"], found["refused"]) == (0, 2)
+    for name in ("traces", "prompt_tokens", "raw", "needed", "file_memory"):
+        assert found[name] == wanted[name]
+    assert report(home, capsys, *words, "--probe", "3")["probe"]["traces"] == 3
+    assert run(home, *words, "--probe", "0") == 0
+    told = "note: 2 questions cannot be asked and are not counted; the first: question first: the"
+    assert told in capsys.readouterr().out
+
+
+def test_a_chat_is_longer(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(home, tmp_path / "home")
+    tokenizer = make_tokenizer(chat_template=CHAT_TEMPLATE)
+    tokenizer.save_pretrained(tmp_path / "home" / "model")
+    tokens = {
+        words: report(tmp_path / "home", capsys, *words, "--probe", "2")["prompt_tokens"]
+        / QUESTIONS
+        for words in ((), ("--chat",), ("--chat", "--system", "one two"))
+    }
+    plain = tokens[()]
+    assert list(tokens.values()) == pytest.approx([plain, plain + 2, plain + 5])
+
+
+def test_a_file_is_no_place_for_traces(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    for place in (file, file / "x" / "y"):
+        assert run(home, "--probe", "0", "--out", str(place)) == 1
+        (error,) = capsys.readouterr().err.splitlines()
+        assert f"{place} cannot be a folder: {file} is a file" in error
+
+
 def test_as_large_as_a_7b_model() -> None:
     """262 kB of states a token, as the design counts: no overflow, no surprise."""
     form = plan.Form(32, 32, 4096)
@@ -205,7 +250,12 @@ BAD: list[tuple[list[str], str]] = [
     (["--probe", "-1"], "probe is -1; allowed are 0 (none) and more"),
     (["--tokens", "first"], "tokens is 'first'; allowed are all, answer, last"),
     (["--tokens", "first", "--probe", "0"], "tokens is 'first'; allowed are all, answer, last"),
-    (["--model", "./missing"], "model ./missing cannot be read"),
+    (["--model", "./missing"], "model ./missing: there is no such folder"),
+    (["--model", "/no/such/model"], "model /no/such/model: there is no such folder"),
+    (["--template", "x", "--probe", "0"], "template 'x' does not contain {question}"),
+    (["--chat"], "has no chat template; ask without chat"),
+    (["--system", "x"], "--system is of --chat"),
+    (["--max-new-tokens", "128"], "none of 120 questions can be asked; the first: question q0: "),
 ]
 
 

@@ -39,6 +39,11 @@ def test_forms(name: str, text: str, mark: str, tmp_path: Path) -> None:
     assert read_questions(tmp_path / f"{name}.gz") == QUESTIONS
 
 
+def test_a_csv_may_say_references(tmp_path: Path) -> None:
+    (tmp_path / "q.csv").write_text(CSV.replace("reference,", "references,"), encoding="utf-8")
+    assert read_questions(tmp_path / "q.csv") == QUESTIONS
+
+
 def test_limit_leaves_the_rest_unread(tmp_path: Path) -> None:
     (tmp_path / "q.jsonl").write_text(JSONL + "rubbish", encoding="utf-8")
     assert read_questions(tmp_path / "q.jsonl", limit=2) == QUESTIONS[:2]
@@ -72,7 +77,14 @@ BROKEN: list[tuple[str, str, str | bytes, int | None, str]] = [
     ),
     ("same id", "q.jsonl", GOOD + "\n" + GOOD, 3, "already stands in line 1"),
     ("same id as a number", "q.csv", HEAD + "1,a,b\n1,c,d\n", 3, "already stands in line 2"),
-    ("columns", "q.csv", "id,question\na,b\n", 1, "columns are missing: question_id, reference"),
+    (
+        "columns",
+        "q.csv",
+        "id,question,answer\na,b,c\n",
+        1,
+        "columns are missing: question_id, reference (found: id, question, answer); the first line"
+        " is question_id,question,reference.",
+    ),
     ("too few", "q.csv", HEAD + "a,b\n", 2, "3 columns are named"),
     ("too many", "q.csv", HEAD + "a,b,c\na2,b,c,d\n", 3, "put texts with commas in quotes"),
     ("open quote", "q.csv", HEAD + 'a,"b,c\n', 2, "not a CSV line"),

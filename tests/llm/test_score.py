@@ -233,6 +233,10 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
         (["--abstention-score", "wrong"], "abstention_score is 'wrong'"),
         (["--model", "./missing"], "there is no such folder"),
         (["--model", "./m", "--model", "./m"], "name each by --model COLUMN=PATH"),
+        (["--threshold", "nan"], "threshold is nan; allowed are finite numbers"),
+        (["--threshold", "inf"], "threshold is inf"),
+        (["--out", "."], ". is a folder; give the name of a file"),
+        (["--out", f"{__file__}/s.csv"], f"{__file__} is a file; choose another place"),
     ],
 )
 def test_errors_are_one_line(

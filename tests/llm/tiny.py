@@ -22,6 +22,13 @@ from wdsbench.llm.questions import Question
 WORDS = ["red", "green", "blue", "one", "two", "three", "who", "what", "where", "is", "the", "?"]
 VOCABULARY = {word: i for i, word in enumerate(["<pad>", "<bos>", "<eos>", "<unk>", *WORDS])}
 LAYERS, HEADS, FEATURES = 3, 2, 16
+#: A chat in the words that there are: ``what`` the system says, ``who`` the user is, ``three`` and
+#: then the answer.
+CHAT_TEMPLATE = (
+    "{{ bos_token }} {% for message in messages %}"
+    "{{ 'what' if message.role == 'system' else 'who' }} {{ message.content }} {% endfor %}"
+    "{% if add_generation_prompt %}three{% endif %}"
+)
 
 
 def make_tokenizer(**changes: Any) -> Any:

@@ -12,6 +12,7 @@ import typer
 from wdsbench.cli.terminal import all_words, bar, print_json, stdout, words
 
 if TYPE_CHECKING:
+    from wdsbench.llm.asks import Chat
     from wdsbench.llm.extract import ExtractReport
     from wdsbench.llm.questions import Question
     from wdsbench.pack import PackOptions
@@ -31,7 +32,17 @@ def command(
     limit: int | None = typer.Option(None, help="Only the first so many questions."),
     batch_size: int = typer.Option(32, help="Questions asked at once."),
     max_new_tokens: int = typer.Option(32, help="Longest answer in tokens."),
-    template: str = typer.Option("{question}", help="Prompt, with {question} in it."),
+    template: str = typer.Option(
+        "{question}",
+        help="Prompt, with {question} in it. It is taken as it is; in bash, $'...' writes a newline"
+        r" as \n: $'Q: {question}\nA:'.",
+    ),
+    chat: bool = typer.Option(
+        False,
+        "--chat",
+        help="Put the prompt into the tokenizer's chat template, as an instruct model expects it.",
+    ),
+    system: str | None = typer.Option(None, help="Of --chat: what the system says before."),
     decode: str = typer.Option("greedy", help="greedy, beam or sample."),
     beams: int = typer.Option(5, help="Of --decode beam: sequences kept at every step."),
     temperature: float = typer.Option(1.0, help="Of --decode sample."),
@@ -110,6 +121,7 @@ def command(
     is any trace.
     """
     from wdsbench.cli.shard_taker import ShardTaker
+    from wdsbench.files import nearest_folder
     from wdsbench.llm.decode import Decoding
     from wdsbench.llm.extract import extract
     from wdsbench.llm.model import load_model
@@ -121,7 +133,10 @@ def command(
     kept = () if kinds == ["none"] else tuple(kinds)
     _check_shard_options(shards, score_column, keep_raw=keep_raw, journal=journal or resume)
     decoding = Decoding(decode, beams, temperature, top_p, seed)
-    chosen = layer_numbers(layers)
+    chosen, chatting = layer_numbers(layers), chat_of(chat, system)
+    for folder in (out, shards):
+        if folder is not None:
+            nearest_folder(folder)
     asked = load_questions(questions, limit)
     with ExitStack() as stack:
         taker = None
@@ -158,6 +173,7 @@ def command(
             edge_rule=edge_rule,
             head_threshold=head_threshold,
             template=template,
+            chat=chatting,
             decoding=decoding,
             answers_per_question=answers_per_question,
             layers=chosen,
@@ -176,7 +192,8 @@ def command(
     if as_json:
         _print_json(report, shards, index)
     else:
-        _print_words(report, out, max_new_tokens, shards, index)
+        several = answers_per_question > 1
+        _print_words(report, out, max_new_tokens, shards, index, several=several)
 
 
 def pack_options(
@@ -198,6 +215,19 @@ def pack_options(
         head_threshold=head_threshold,
         shard_mb=shard_mb,
     )
+
+
+def chat_of(chat: bool, system: str | None) -> Chat | None:
+    """Return what ``--chat`` and ``--system`` ask for; None: no chat.
+
+    Raises:
+        ValueError: A system without a chat.
+    """
+    from wdsbench.llm.asks import Chat
+
+    if system is not None and not chat:
+        raise ValueError("--system is of --chat; give both, or write it into --template")
+    return Chat(system) if chat else None
 
 
 def layer_numbers(text: str | None) -> list[int] | None:
@@ -256,7 +286,10 @@ def _print_words(
     max_new_tokens: int,
     shards: Path | None,
     index: IndexFile | None,
+    *,
+    several: bool,
 ) -> None:
+    failed = "answers" if several else "questions"
     _say(
         f"{report.traces} traces of {report.tokens} tokens in"
         f" {len(report.files) + report.removed} files -> {out}"
@@ -266,7 +299,7 @@ def _print_words(
         (report.empty_answers, "answers were empty; their end token was kept"),
         (report.unfinished_answers, f"answers were cut at {max_new_tokens} tokens"),
         (report.wide_traces, "traces pass the range of float16 and were kept in float32"),
-        (report.failed, f"questions gave no trace; {out / 'failures.jsonl'} says why"),
+        (report.failed, f"{failed} gave no trace; {out / 'failures.jsonl'} says why"),
     ):
         if count:
             _say(f"  note: {count} {what}")

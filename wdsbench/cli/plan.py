@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import typer
 
 from wdsbench.cli.terminal import all_words, print_json, stdout
+from wdsbench.errors import ModelError
+
+if TYPE_CHECKING:
+    from wdsbench.llm.asks import Ask
 
 EXAMPLE = "wdsbench plan --model ./my-model --questions questions.jsonl --out traces_data/"
 
@@ -29,6 +34,8 @@ def command(
     max_new_tokens: int = typer.Option(32, help="Longest answer in tokens."),
     answers_per_question: int = typer.Option(1, help="Traces of every question."),
     template: str = typer.Option("{question}", help="Prompt, with {question} in it."),
+    chat: bool = typer.Option(False, "--chat", help="Put the prompt into the chat template."),
+    system: str | None = typer.Option(None, help="Of --chat: what the system says before."),
     layers: str | None = typer.Option(None, help="Layers that are kept, from 0: 0,15 [all]."),
     tokens: str = typer.Option("all", help="Tokens whose states are kept: all, answer, or last."),
     traces_per_file: int = typer.Option(500, help="Traces in one file."),
@@ -48,8 +55,9 @@ def command(
     makes them sharper and says how long it takes. Free disk is compared with raw files and shards
     side by side.
     """
-    from wdsbench.cli.extract import layer_numbers
+    from wdsbench.cli.extract import chat_of, layer_numbers
     from wdsbench.llm import plan
+    from wdsbench.llm.asks import make_asks
     from wdsbench.llm.named import load_questions
 
     kinds = all_words([attention])
@@ -63,12 +71,20 @@ def command(
         raise ValueError(f"answers_per_question is {answers_per_question}; allowed are 1 and more.")
     if probe is not None and probe < 0:
         raise ValueError(f"probe is {probe}; allowed are 0 (none) and more.")
-    chosen = layer_numbers(layers)
+    chosen, chatting = layer_numbers(layers), chat_of(chat, system)
+    free = plan.free_bytes(out)
     asked = load_questions(questions, limit)
-    _, form, tokenizer = plan.load_form(model, revision)
+    config, form, tokenizer = plan.load_form(model, revision)
     if chosen is not None and (not chosen or set(chosen) - set(range(form.layers))):
         raise ValueError(f"--layers {layers}: the model has layers 0 to {form.layers - 1}")
-    prompts = plan.prompt_lengths(tokenizer, asked, template)
+    asks = make_asks(config, tokenizer, asked, template, max_new_tokens, chat=chatting)
+    refused = [ask for ask in asks if ask.refusal is not None]
+    asks = [ask for ask in asks if ask.refusal is None]
+    if not asks:
+        raise ModelError(
+            f"none of {len(asked)} questions can be asked; the first: {refused[0].refusal}"
+        )
+    prompts = np.array([len(ask.prompt) for ask in asks], np.int64)
     traces = len(prompts) * answers_per_question
     rates = plan.Rates(answer_tokens=max_new_tokens)
     measured = None
@@ -79,7 +95,7 @@ def command(
 
         measured = plan.probe(
             *load_model(model, dtype, device, revision=revision),
-            asked,
+            [ask.question for ask in asks],
             form,
             probe,
             attention=kept,
@@ -87,6 +103,7 @@ def command(
             head_threshold=head_threshold,
             max_new_tokens=max_new_tokens,
             template=template,
+            chat=chatting,
             layers=chosen,
             tokens=tokens,
         )
@@ -109,7 +126,6 @@ def command(
         packed = ("edges", "sketch") if "full" in of else of  # what pack keeps by default
         return plan.needed_bytes(sizes(of), sizes(packed), traces, traces_per_file)
 
-    free = plan.free_bytes(out)
     table = {}
     for of in dict.fromkeys((*plan.KIND_SETS, kept)):
         each = sizes(of).scaled(1000 / traces)
@@ -124,6 +140,7 @@ def command(
     report = {
         "model": vars(form),
         "traces": traces,
+        "refused": len(refused),
         "prompt_tokens": int(prompts.sum()) * answers_per_question,
         "answer_tokens": rates.answer_tokens,
         "attention": plan.kinds_name(kept),
@@ -146,18 +163,23 @@ def command(
     if as_json:
         print_json(report)
     else:
-        _show(report, out)
+        _show(report, out, refused)
     if not report["fits"]:
         raise typer.Exit(1)
 
 
-def _show(report: dict[str, Any], out: Path) -> None:
+def _show(report: dict[str, Any], out: Path, refused: Sequence[Ask]) -> None:
     form, count = report["model"], report["traces"]
     _say(
         f"{count} traces of {form['layers']} layers, {form['heads']} heads, {form['features']}"
         f" features; prompts of {report['prompt_tokens'] / count:.1f} tokens, answers of"
         f" {report['answer_tokens']:.1f}{'' if report['probe'] else ' (the longest allowed)'}"
     )
+    if refused:
+        _say(
+            f"  note: {len(refused)} questions cannot be asked and are not counted; the first:"
+            f" {refused[0].refusal}"
+        )
     _say(f"  {'per 1,000 traces':16} {'raw':>10} {'if float32':>10} {'shards':>10}   whole set")
     for name, row in report["per_1000_traces"].items():
         fits = "fits" if row["fits"] else "does not fit"

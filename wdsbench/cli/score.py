@@ -54,13 +54,16 @@ def command(
     column more. The column abstained marks answers that give none; it is no score. Where a question
     has several answers, a column trace says which, as pack and relabel read it.
     """
+    from wdsbench.files import require_file_place
     from wdsbench.llm.abstain import Abstentions
     from wdsbench.llm.judge import Judge
     from wdsbench.llm.named import load_questions
     from wdsbench.llm.score import ABSTENTION_SCORES, ScoreOptions, score_traces
 
-    known = Abstentions(abstention)
     score = abstention_score if abstention_score in ABSTENTION_SCORES else _number(abstention_score)
+    # What is wrong here is said before models are loaded.
+    options = ScoreOptions({}, Abstentions(abstention), score, threshold)
+    require_file_place(out)
     named = [_column_and_path(text) for text in model]
     columns = [column for column, _ in named]
     if len(set(columns)) < len(columns):
@@ -69,7 +72,7 @@ def command(
         )
     asked = load_questions(questions)
     judges = {column: Judge(path, model_label, device) for column, path in named}
-    options = ScoreOptions(judges, known, score, threshold)
+    options = dataclasses.replace(options, judges=judges)
     report = score_traces(traces, asked, out, progress=bar, options=options)
     cut = {column: judge.cut for column, judge in judges.items() if judge.cut}
     if as_json:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from wdsbench.errors import ModelError
-from wdsbench.llm.asks import TEMPLATE_SLOT, digest_of, make_asks, plan_batches
+from wdsbench.llm.asks import TEMPLATE_SLOT, Chat, digest_of, make_asks, plan_batches
 from wdsbench.llm.decode import Decoding
 from wdsbench.llm.folder import open_folder
 from wdsbench.llm.journal import Journal, write_failures
@@ -83,6 +83,7 @@ def extract(
     edge_rule: str = EDGE_RULE,
     head_threshold: float = HEAD_THRESHOLD,
     template: str = TEMPLATE_SLOT,
+    chat: Chat | None = None,
     decoding: Decoding | None = None,
     answers_per_question: int = 1,
     layers: Sequence[int] | None = None,
@@ -123,6 +124,8 @@ def extract(
         edge_rule: Of ``edges``: ``top:SHARE`` or ``threshold:WEIGHT``.
         head_threshold: Of ``heads``: the least weight of an edge.
         template: The prompt, with ``{question}`` where the question goes.
+        chat: Put the prompt into the tokenizer's chat template, as its user's part, for instruct
+            models; None: ask it as it is.
         decoding: How answers are chosen; None: greedily.
         answers_per_question: Answers drawn for each question, trace number 0, 1, ...
         layers: Which layers are kept, of states and attention alike; None: all.
@@ -146,7 +149,8 @@ def extract(
         QuestionError: With ``on_error="fail"``: a prompt has no tokens, or is longer than the
             model's positions allow.
         ModelError: The model does not return states, or attention of every layer; with
-            ``on_error="fail"`` also where they are NaN; or no question at all gave a trace.
+            ``on_error="fail"`` also where they are NaN; no question at all gave a trace; or there
+            is no chat template to put the prompt into.
     """
     decoding = decoding or Decoding()
     _check_numbers(
@@ -155,7 +159,7 @@ def extract(
         traces_per_file=traces_per_file,
         answers_per_question=answers_per_question,
     )
-    _check_questions(template, questions, attention)
+    _check_questions(questions, attention)
     for name, word, allowed in (
         ("tokens", tokens, TOKENS),
         ("file_format", file_format, FILE_FORMATS),
@@ -172,12 +176,15 @@ def extract(
         raise ValueError("resume keeps what is there, overwrite removes it; give one of them.")
     chosen = _checked_layers(layers)
     rules = AttentionRules(tuple(attention), edge_rule, head_threshold)
-    asks = make_asks(model, tokenizer, questions, template, max_new_tokens, answers_per_question)
+    asks = make_asks(
+        model.config, tokenizer, questions, template, max_new_tokens, answers_per_question, chat
+    )
     refused = [ask for ask in asks if ask.refusal is not None]
     if refused and on_error == "fail":
         assert refused[0].refusal is not None
         raise refused[0].refusal
     settings = {
+        "chat": None if chat is None else vars(chat),
         "questions": digest_of(asks),
         "batch_size": batch_size,
         "max_new_tokens": max_new_tokens,
@@ -222,9 +229,8 @@ def extract(
         write_failures(out_dir, run.failures)
         if not run.traces:
             first = min(run.failures, key=lambda failure: failure.place)
-            raise ModelError(
-                f"none of {len(asks)} questions gave a trace; the first: {first.reason}"
-            )
+            what = "questions" if answers_per_question == 1 else "answers"
+            raise ModelError(f"none of {len(asks)} {what} gave a trace; the first: {first.reason}")
         if taker is not None:
             run.remove(taker.finish(), kept)
     return ExtractReport(
@@ -246,11 +252,7 @@ def _check_numbers(**numbers: int) -> None:
             raise ValueError(f"{name} is {value}; allowed are 1 and more.")
 
 
-def _check_questions(
-    template: str, questions: Sequence[Question], attention: Sequence[str]
-) -> None:
-    if TEMPLATE_SLOT not in template:
-        raise ValueError(f"template {template!r} does not contain {TEMPLATE_SLOT}.")
+def _check_questions(questions: Sequence[Question], attention: Sequence[str]) -> None:
     if not questions:
         raise ValueError("there are no questions to ask.")
     if isinstance(attention, str | bool):

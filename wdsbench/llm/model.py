@@ -71,8 +71,7 @@ def load_model(
     """
     place = _checked_place(dtype, device, device_map, load_in)
     source = str(path)
-    if (source.startswith((".", "/", "~")) or source.count("/") > 1) and not Path(source).is_dir():
-        raise ModelError(f"model {source}: there is no such folder.")
+    require_source(source)
     options: dict[str, Any] = {"revision": revision} if revision is not None else {}
     if device_map is not None:
         _require_packages(f"device_map {device_map}", "accelerate")
@@ -115,6 +114,12 @@ def load_model(
     model.train(False)
     # What accelerate has placed stays there; quantised weights cannot be moved.
     return (model if "device_map" in options else model.to(place)), tokenizer
+
+
+def require_source(source: str) -> None:
+    """Raise ModelError where what can only be a folder, and no name on the hub, is none."""
+    if (source.startswith((".", "/", "~")) or source.count("/") > 1) and not Path(source).is_dir():
+        raise ModelError(f"model {source}: there is no such folder.")
 
 
 def check_weights(source: str, loaded: Mapping[str, Any], purpose: str) -> None:

@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 from transformers import AutoConfig, AutoTokenizer
 
 from wdsbench.errors import ModelError
-from wdsbench.llm.asks import make_asks
+from wdsbench.files import nearest_folder
 from wdsbench.llm.extract import extract
-from wdsbench.llm.model import quiet_transformers
+from wdsbench.llm.model import quiet_transformers, require_source
 from wdsbench.llm.questions import Question
 from wdsbench.llm.states import TOKENS
 from wdsbench.shards.tar import BLOCK_BYTES
@@ -149,6 +149,7 @@ def load_form(path: str | Path, revision: str | None = None) -> tuple[Any, Form,
         ModelError: They cannot be read, or do not say how large the model is.
     """
     source = str(path)
+    require_source(source)
     try:
         with quiet_transformers():
             config = AutoConfig.from_pretrained(
@@ -167,20 +168,6 @@ def load_form(path: str | Path, revision: str | None = None) -> tuple[Any, Form,
         said = ", ".join(f"{name} {value}" for name, value in zip(names, values, strict=True))
         raise ModelError(f"model {source}: its configuration gives {said}; plan needs all three.")
     return config, Form(*values), tokenizer
-
-
-def prompt_lengths(
-    tokenizer: Any, questions: Sequence[Question], template: str
-) -> NDArray[np.int64]:
-    """Return the tokens of every question's prompt."""
-    asks = make_asks(_NoModel, tokenizer, questions, template, 1)
-    return np.array([len(ask.prompt) for ask in asks], np.int64)
-
-
-class _NoModel:
-    """Stands for a model without limits, where only prompts are counted."""
-
-    config = None
 
 
 def estimate(
@@ -318,7 +305,7 @@ def probe(
     Args:
         model: As extraction takes it.
         tokenizer: As extraction takes it.
-        questions: All that will be asked.
+        questions: All that will be asked; what cannot be (``asks.Ask.refusal``) is not among them.
         form: Of the model.
         count: How many are asked now, at once.
         settings: Those of extraction: ``attention``, ``template``, ``max_new_tokens``, ...
@@ -396,11 +383,12 @@ def _written(traces: Sequence[Mapping[str, Any]], scratch: Path) -> int:
 
 
 def free_bytes(folder: Path) -> int:
-    """Return what is free on the disk where ``folder`` is, or will be."""
-    there = folder.absolute()
-    while not there.exists():
-        there = there.parent
-    return shutil.disk_usage(there).free
+    """Return what is free on the disk where ``folder`` is, or will be.
+
+    Raises:
+        ValueError: There can be no such folder.
+    """
+    return shutil.disk_usage(nearest_folder(folder)).free
 
 
 def needed_bytes(raw: Sizes, packed: Sizes, traces: int, traces_per_file: int) -> int:

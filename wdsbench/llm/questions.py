@@ -1,9 +1,9 @@
 """Questions with reference answers: JSONL or CSV, plain or gzipped.
 
 A JSONL line is ``{"question_id": "q1", "question": "...", "references": ["...", "..."]}``, or with
-one ``"reference": "..."``. A CSV has the columns ``question_id,question,reference``, with several
-references separated by ``|``. Other keys and columns are ignored; a question without a reference
-can be asked, but not scored.
+one ``"reference": "..."``. A CSV has the columns ``question_id,question,reference`` (or
+``references``), with several references separated by ``|``. Other keys and columns are ignored; a
+question without a reference can be asked, but not scored.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ SUFFIXES: Final = (".jsonl", ".jsonl.gz", ".csv", ".csv.gz")
 REFERENCE_SEPARATOR: Final = "|"
 _ENCODING: Final = "utf-8-sig"  # spreadsheets put a byte order mark before their UTF-8
 _COLUMNS: Final = ("question_id", "question", "reference")
+#: Names of the last of them; a file has one.
+_REFERENCE_COLUMNS: Final = ("reference", "references")
 
 
 @dataclass(frozen=True)
@@ -134,11 +136,13 @@ def _json_lines(text: TextIO, file: str) -> Iterator[tuple[int, _Line]]:
 def _csv_lines(text: TextIO, file: str) -> Iterator[tuple[int, _Line]]:
     rows = csv.DictReader(text, strict=True)
     try:
-        missing = [name for name in _COLUMNS if name not in (rows.fieldnames or ())]
+        there = rows.fieldnames or ()
+        column = next((name for name in _REFERENCE_COLUMNS if name in there), _COLUMNS[-1])
+        missing = [name for name in (*_COLUMNS[:-1], column) if name not in there]
         if missing:
             raise QuestionError(
-                f"columns are missing: {', '.join(missing)}; the first line is "
-                f"{','.join(_COLUMNS)}.",
+                f"columns are missing: {', '.join(missing)} (found: {', '.join(there) or 'none'});"
+                f" the first line is {','.join(_COLUMNS)}.",
                 file=file,
                 line=1,
             )
@@ -150,7 +154,7 @@ def _csv_lines(text: TextIO, file: str) -> Iterator[tuple[int, _Line]]:
                     file=file,
                     line=rows.line_num,
                 )
-            references = row["reference"].split(REFERENCE_SEPARATOR)
+            references = row[column].split(REFERENCE_SEPARATOR)
             yield (
                 rows.line_num,
                 _Line(

@@ -24,7 +24,7 @@ import numpy as np
 import xxhash
 
 from wdsbench.errors import ScoreError
-from wdsbench.files import atomic_file
+from wdsbench.files import atomic_file, require_file_place
 from wdsbench.llm.abstain import Abstentions
 from wdsbench.llm.agreement import Agreement, agreements
 from wdsbench.llm.measures import MEASURES, exact_match, normalise_answer, rouge_l, token_f1
@@ -84,12 +84,14 @@ class ScoreOptions:
         """Check the names.
 
         Raises:
-            ValueError: A judge's name is taken or no column's name, or the abstention score is no
-                word and no finite number.
+            ValueError: A judge's name is taken or no column's name, the threshold is no finite
+                number, or the abstention score is no word and no finite number.
         """
         for name in self.judges:
             if name in (*MEASURES, ID_COLUMN, TRACE_COLUMN, ABSTAINED_COLUMN) or not name.strip():
                 raise ValueError(f"model name {name!r} is taken or empty; choose another.")
+        if not np.isfinite(self.threshold):
+            raise ValueError(f"threshold is {self.threshold}; allowed are finite numbers.")
         score = self.abstention_score
         if score not in ABSTENTION_SCORES and (isinstance(score, str) or not np.isfinite(score)):
             raise ValueError(
@@ -159,11 +161,13 @@ def score_traces(
         options: See :class:`ScoreOptions`.
 
     Raises:
+        ValueError: ``out_csv`` is a folder, or its folder cannot be one.
         TraceError: A trace file or a trace cannot be used.
         ScoreError: A trace's question has no reference, two traces are the same answer, or no trace
             has a question at all. Nothing is written then.
     """
     options = options or ScoreOptions()
+    require_file_place(out_csv)
     asked = {question.question_id: question for question in questions}
     paths = expand_patterns(patterns)
     found = _read_answers(progress(paths, len(paths), "scoring"), asked)
