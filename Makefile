@@ -13,9 +13,10 @@ SOURCES := $(shell find csrc -name '*.hpp' -o -name '*.cpp')
 demo: $(INSTALLED)
 	$(BIN)/wdsbench demo
 
-## All tests.
+## All tests, files in JOBS processes.
+JOBS ?= 2
 test: $(INSTALLED)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 ## Formatting, lint, types, warnings: what CI runs after the tests.
 check: $(INSTALLED)

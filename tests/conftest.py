@@ -1,10 +1,16 @@
-"""Marks that need a machine to have something."""
+"""Marks that need a machine to have something, and what tests that run at once share of it."""
 
 from __future__ import annotations
 
 import os
 
 import pytest
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Before anything imports NumPy or torch: processes with as many spinning threads each as there
+    # are cores take longer than with one each. Children inherit it.
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(name, "1")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from forks import start_code
+
 TESTS = Path(__file__).parent
 
 #: A script that takes longer hangs; no test asserts how long one takes.
@@ -99,13 +101,7 @@ def rank_environments(ranks: int) -> list[dict[str, str]]:
 def run_ranks(code: str, *arguments: object, ranks: int = 2) -> None:
     """Run ``code`` as ``ranks`` processes that train together; all must end well."""
     processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", code, *map(str, arguments)],
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": str(TESTS), **environment},
-        )
-        for environment in rank_environments(ranks)
+        start_code(code, *arguments, **environment) for environment in rank_environments(ranks)
     ]
     try:
         for process in processes:
@@ -114,4 +110,3 @@ def run_ranks(code: str, *arguments: object, ranks: int = 2) -> None:
     finally:
         for process in processes:
             process.kill()
-            process.wait()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from wdsbench.bench.part import Settings
 from wdsbench.cli.main import main
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -19,7 +21,11 @@ def run(*words: str) -> int:
     return code if isinstance(code, int) else int(code is not None)
 
 
-def test_the_last_line_is_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_last_line_is_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Half a second a case is for figures that somebody reads.
+    monkeypatch.setattr("wdsbench.bench.part.Settings", partial(Settings, least_seconds=0.0))
     files = ["--data", str(tmp_path / "d"), "--out", str(tmp_path / "o.json")]
     size = ["--cases", "cold,S", "--scale", "0.004", "--repeats", "1"]
     assert run(*files, *size, "--plot", str(tmp_path / "o.svg")) == 0

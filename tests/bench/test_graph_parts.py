@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -116,7 +117,10 @@ def test_parts_by_name() -> None:
         named(["A"], PARTS)
 
 
-def test_the_last_line_is_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_last_line_is_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wdsbench.bench.part.Settings", partial(Settings, least_seconds=0.0))
     out = tmp_path / "o.json"
     words = ["--cases", "edges", "--repeats", "1", "--data", str(tmp_path / "d"), "--out", str(out)]
     with pytest.raises(SystemExit) as ended:

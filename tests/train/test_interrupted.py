@@ -1,5 +1,8 @@
 """Training that is killed, stopped or spread over processes, through the command line on a packed
 data set: it goes on to the same numbers, and ends together.
+
+What the others are compared with (`whole`, `pair`) was made by ``python -m wdsbench`` and by
+``torchrun``; the many commands that are killed are forked (see `forks`).
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ import pytest
 import safetensors.torch
 import torch
 from builders import Packed, make_dataset
+from forks import Forked, start_command
 from scripts import rank_environments
 
 from wdsbench.pack import PackOptions
@@ -31,6 +35,7 @@ SETTINGS = [
     *("--hidden", "8", "--shuffle", "30", "--device", "cpu", "--threads", "1"),
 ]
 RESUMED = ("--resume", "--checkpoint-seconds", "0")
+TOGETHER = (*RESUMED, "--rank-timeout-seconds", "60")
 
 
 @pytest.fixture(scope="module")
@@ -40,22 +45,28 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Packed:
 
 
 def command(packed: Packed, out: Path, *options: str) -> list[str]:
-    train = [sys.executable, "-m", "wdsbench", "train", str(packed.folder), "--out", str(out)]
-    return [*train, *SETTINGS, *options]
+    return ["train", str(packed.folder), "--out", str(out), *SETTINGS, *options]
 
 
-def start(line: Sequence[str], **environment: str) -> subprocess.Popen[str]:
+def run(words: Sequence[str]) -> None:
+    process = start_command(words)
+    out, err = process.communicate(timeout=180)
+    assert process.returncode == 0, out + err
+
+
+def start_anew(words: Sequence[str], *launcher: str) -> subprocess.Popen[str]:
+    """Start ``python -m wdsbench``, or what ``launcher`` makes of it, as a user does."""
     return subprocess.Popen(
-        line,
+        [sys.executable, "-m", *launcher, "wdsbench", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, **environment},
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
 
 
-def run(line: Sequence[str], **environment: str) -> None:
-    process = start(line, **environment)
+def run_anew(words: Sequence[str], *launcher: str) -> None:
+    process = start_anew(words, *launcher)
     out, err = process.communicate(timeout=180)
     assert process.returncode == 0, out + err
 
@@ -92,7 +103,17 @@ def assert_same(out: Path, whole: Path) -> None:
 @pytest.fixture(scope="module")
 def whole(packed: Packed, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("whole") / "run"
-    run(command(packed, out))
+    run_anew(command(packed, out))
+    return out
+
+
+@pytest.fixture(scope="module")
+def pair(packed: Packed, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a run of two ranks."""
+    out = tmp_path_factory.mktemp("pair") / "run"
+    free_port = ("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--max-restarts=0")
+    torchrun = ("torch.distributed.run", "--nproc-per-node=2", *free_port, "-m")
+    run_anew(command(packed, out, *TOGETHER), *torchrun)
     return out
 
 
@@ -114,14 +135,14 @@ def test_killed_at_random_moments(packed: Packed, whole: Path, tmp_path: Path) -
     out = tmp_path / "run"
     for _ in range(7):
         before = stands_at(out)
-        process = start(command(packed, out, *RESUMED))
+        process = start_command(command(packed, out, *RESUMED))
         # Somewhere behind the place it stands at, and not at the very end.
         wanted = before[1] + generator.randint(1, max(1, steps // 6))
         while process.poll() is None and stands_at(out)[1] < wanted:
             time.sleep(0.002)
         time.sleep(generator.random() * 0.02)
         process.kill()
-        process.communicate()
+        process.communicate(timeout=60)
         places.add(stands_at(out))
         if (out / "results.json").exists():
             break
@@ -134,12 +155,12 @@ def test_killed_at_random_moments(packed: Packed, whole: Path, tmp_path: Path) -
 def test_workers_may_change(packed: Packed, whole: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     for workers in ("2", "0", "1"):
-        process = start(command(packed, out, *RESUMED, "--num-workers", workers))
+        process = start_command(command(packed, out, *RESUMED, "--num-workers", workers))
         wanted = stands_at(out)[1] + 7
         while process.poll() is None and stands_at(out)[1] < wanted:
             time.sleep(0.002)
         process.kill()
-        process.communicate()
+        process.communicate(timeout=60)
     run(command(packed, out, *RESUMED))
     assert stands_at(out) == (0, 0)
     # An epoch that was dealt to two workers has another order, and as many steps.
@@ -151,9 +172,11 @@ def steps_of(out: Path) -> list[int]:
     return [json.loads(line)["step"] for line in lines]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("number", "start"), [(signal.SIGINT, start_anew), (signal.SIGTERM, start_command)]
+)
 def test_a_signal_saves_first(
-    packed: Packed, whole: Path, tmp_path: Path, number: signal.Signals
+    packed: Packed, whole: Path, tmp_path: Path, number: signal.Signals, start: Callable[..., Any]
 ) -> None:
     out = tmp_path / "run"
     process = start(command(packed, out))  # the state is saved after epochs alone
@@ -178,38 +201,29 @@ def test_resume_begins_where_there_is_nothing_and_ends_where_all_is_done(
     results = (out / "results.json").stat().st_mtime_ns
     run(command(packed, out, "--resume"))
     assert (out / "results.json").stat().st_mtime_ns == results
-    process = start([*command(packed, out, "--resume"), "--seed", "1"])
-    _, err = process.communicate()
+    process = start_command([*command(packed, out, "--resume"), "--seed", "1"])
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "the run there has ended with seed 0, and 1 is asked for" in err
 
 
 def test_other_settings_are_refused(packed: Packed, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    process = start(command(packed, out, *RESUMED))
+    process = start_command(command(packed, out, *RESUMED))
     while process.poll() is None and stands_at(out)[1] < 5:
         time.sleep(0.002)
     process.kill()
-    process.communicate()
-    process = start([*command(packed, out, *RESUMED), "--learning-rate", "0.5"])
-    _, err = process.communicate()
+    process.communicate(timeout=60)
+    process = start_command([*command(packed, out, *RESUMED), "--learning-rate", "0.5"])
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "learning_rate was 0.002 when this training began and is 0.5 now" in " ".join(
         err.split()
     )
 
 
-def torchrun(ranks: int, line: Sequence[str]) -> list[str]:
-    launcher = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}"]
-    free_port = ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--max-restarts=0"]
-    return [*launcher, *free_port, "--no-python", *line]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_ranks_end_together(packed: Packed, whole: Path, tmp_path: Path, ranks: int) -> None:
-    out = tmp_path / "run"
-    run(torchrun(ranks, command(packed, out, "--rank-timeout-seconds", "60")), OMP_NUM_THREADS="1")
+def assert_together(out: Path, whole: Path, ranks: int) -> None:
+    """Compare a run of several ranks with that of one: same samples and epochs, other steps."""
     alone, together = figures(whole), figures(out)
     assert together["results"]["config"]["ranks"] == ranks
     counts = "n_pos", "n_neg"
@@ -226,35 +240,40 @@ def test_ranks_end_together(packed: Packed, whole: Path, tmp_path: Path, ranks: 
 
 
 @pytest.mark.slow
-def test_a_killed_rank_ends_the_others_and_the_run_goes_on(packed: Packed, tmp_path: Path) -> None:
-    out, whole = tmp_path / "run", tmp_path / "whole"
-    options = ("--rank-timeout-seconds", "30", *RESUMED)
-    run_ranks(packed, whole, options)
-    processes = start_ranks(packed, out, options)
+def test_ranks_end_together(packed: Packed, whole: Path, pair: Path, tmp_path: Path) -> None:
+    assert_together(pair, whole, 2)
+    run_ranks(packed, tmp_path / "run", 3)
+    assert_together(tmp_path / "run", whole, 3)
+
+
+@pytest.mark.slow
+def test_a_killed_rank_ends_the_others_and_the_run_goes_on(
+    packed: Packed, pair: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    processes = start_ranks(packed, out, 2)
     while stands_at(out)[1] < 8 and all(process.poll() is None for process in processes):
         time.sleep(0.005)
     processes[1].kill()
-    _, err = processes[0].communicate(timeout=60)
-    processes[1].communicate()
+    _, err = processes[0].communicate(timeout=90)
+    processes[1].communicate(timeout=60)
     assert processes[0].returncode == 1
     assert "lost the others" in err
     assert "--resume" in err
     assert "Traceback" not in err
-    run_ranks(packed, out, options)
-    assert_same(out, whole)
+    run_ranks(packed, out, 2)
+    assert_same(out, pair)
 
 
-def start_ranks(
-    packed: Packed, out: Path, options: Sequence[str], ranks: int = 2
-) -> list[subprocess.Popen[str]]:
+def start_ranks(packed: Packed, out: Path, ranks: int) -> list[Forked]:
     """Start ranks as a launcher does, but without one, which would end them itself."""
     return [
-        start(command(packed, out, *options), **environment)
+        start_command(command(packed, out, *TOGETHER), **environment)
         for environment in rank_environments(ranks)
     ]
 
 
-def run_ranks(packed: Packed, out: Path, options: Sequence[str]) -> None:
-    for process in start_ranks(packed, out, options):
+def run_ranks(packed: Packed, out: Path, ranks: int) -> None:
+    for process in start_ranks(packed, out, ranks):
         _, err = process.communicate(timeout=120)
         assert process.returncode == 0, err

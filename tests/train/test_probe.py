@@ -5,6 +5,7 @@ it at a time.
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -112,6 +113,10 @@ class Opener:
             yield loader
 
 
+#: Takes a detector's name; returns what `CONFIG` makes of it, and what was read for it.
+Alone = Callable[[str], tuple[FittedDetector, Opener]]
+
+
 def test_auroc(fitted: FittedDetector, shards: Path) -> float:
     """Return the AUROC on the test split, read as the detector asks for."""
     with Opener(shards)("test", LoaderNeeds()) as loader:
@@ -161,15 +166,31 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return pack_planted(tmp_path_factory.mktemp("shards"), "first_answer", signal=1.5)
 
 
+@pytest.fixture(scope="module")
+def alone(shards: Path) -> Alone:
+    @functools.cache
+    def fitted(name: str) -> tuple[FittedDetector, Opener]:
+        opener = Opener(shards)
+        return fit_probe(detector_spec(name), opener, config=CONFIG), opener
+
+    return fitted
+
+
 @pytest.mark.parametrize("name", ["probe_logistic", "probe_mlp"])
-def test_memory_decides_how_often_is_read_and_nothing_else(shards: Path, name: str) -> None:
+def test_memory_decides_how_often_is_read_and_nothing_else(
+    shards: Path, alone: Alone, name: str
+) -> None:
     # Two layers of about 200 samples at a time: states of four tokens (twice) and a few batches.
     answers = 6
     two = 2 * 4 * FEATURES * (2 * 4 * 210 + 3 * CONFIG.batch_size * (answers + 1)) + 4 * 210 * 32
     found = {}
-    for budget, chunks in ((1 << 30, 1), (two, 2), (1, LAYERS)):
-        opener = Opener(shards)
-        found[chunks] = fit_probe(detector_spec(name), opener, config=CONFIG, memory_bytes=budget)
+    for budget, chunks in ((None, 1), (two, 2), (1, LAYERS)):
+        if budget is None:
+            found[chunks], opener = alone(name)
+        else:
+            opener = Opener(shards)
+            spec = detector_spec(name)
+            found[chunks] = fit_probe(spec, opener, config=CONFIG, memory_bytes=budget)
         read = [layers for split, needs, layers in opener.asked if needs.fields and split == "val"]
         assert len(read) == chunks
         assert [layer for layers in read for layer in layers or ()] == list(range(LAYERS))
@@ -200,11 +221,11 @@ def test_states_of_answers_alone_do(tmp_path: Path, token: str) -> None:
     assert test_auroc(found["cut"], tmp_path / "cut" / "shards") > 0.9
 
 
-def test_a_seed_is_a_result(shards: Path) -> None:
+def test_another_seed_is_another_result(shards: Path, alone: Alone) -> None:
+    """That the same seed is the same result, the fits with less memory have shown."""
     spec = detector_spec("probe_mlp")
-    first, again = (fit_probe(spec, Opener(shards), config=CONFIG) for _ in range(2))
-    assert same(first, again)
-    assert not same(first, fit_probe(spec, Opener(shards), config=replace(CONFIG, seed=1)))
+    other = fit_probe(spec, Opener(shards), config=replace(CONFIG, seed=1))
+    assert not same(alone("probe_mlp")[0], other)
 
 
 def test_only_layers_of_the_run_are_tried(shards: Path) -> None:
@@ -348,9 +369,9 @@ class Share:
 
 @pytest.mark.parametrize("name", ["probe_logistic", "attention_logistic"])
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_ranks_fit_the_union(shards: Path, name: str, ranks: int) -> None:
-    alone = fit_probe(detector_spec(name), Opener(shards), config=CONFIG)
-    assert all(same(fitted, alone) for fitted in on_ranks(name, shards, ranks))
+def test_ranks_fit_the_union(shards: Path, alone: Alone, name: str, ranks: int) -> None:
+    whole, _ = alone(name)
+    assert all(same(fitted, whole) for fitted in on_ranks(name, shards, ranks))
 
 
 def test_no_label_is_an_error(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterable
@@ -19,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 from builders import Packed, make_dataset
+from forks import Forked, start_command
 from rich.console import Console
 from scripts import rank_environments
 from train.planted import FakeLoader, FakeStore, make_placed_samples, make_samples
@@ -424,17 +424,11 @@ def on_packed(packed: Packed, tmp_path_factory: pytest.TempPathFactory) -> Searc
     return search(packed.folder, "lstm", out, PACKED, 4, open_loader=without_test)
 
 
-def start(packed: Packed, out: Path, *options: str, **environment: str) -> subprocess.Popen[str]:
+def start(packed: Packed, out: Path, *options: str, **environment: str) -> Forked:
     """Start four trials and the training on the command line, with the settings of `PACKED`."""
-    train = [sys.executable, "-m", "wdsbench", "train", str(packed.folder), "--out", str(out)]
+    train = ("train", packed.folder, "--out", out, "--device=cpu", "--search=4")
     settings = ("--epochs=2", "--batch-size=6", "--hidden=16", "--shuffle=30", "--threads=1")
-    return subprocess.Popen(
-        [*train, *settings, "--device=cpu", "--search=4", *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **environment},
-    )
+    return start_command([*train, *settings, *options], **environment)
 
 
 def ended(out: Path) -> int:
@@ -458,7 +452,7 @@ def test_a_killed_process_goes_on_to_the_same_trials(
             time.sleep(0.002)
         time.sleep(0.05)  # into the next one
         process.kill()
-        process.communicate()
+        process.communicate(timeout=60)
         assert not (tmp_path / "results.json").exists()
     process = start(packed, tmp_path, *options)
     _, err = process.communicate(timeout=120)

@@ -47,9 +47,8 @@ def axes_titles(made: Figure) -> list[str]:
     return [axes.get_title() for part in made.subfigs for axes in part.axes]
 
 
-@pytest.mark.parametrize("head", [None, 1])
-@pytest.mark.parametrize("layers", [[0], EVERY_LAYER])
-def test_picture_of_hostile_tokens(tmp_path: Path, head: int | None, layers: list[int]) -> None:
+@pytest.mark.parametrize(("layers", "head"), [([0], 1), (EVERY_LAYER, None)])
+def test_picture_of_hostile_tokens(tmp_path: Path, layers: list[int], head: int | None) -> None:
     path = draw_trace(
         tmp_path / "new" / "view.png",
         raw_trace(tmp_path),
@@ -67,7 +66,7 @@ def test_picture_of_hostile_tokens(tmp_path: Path, head: int | None, layers: lis
 def test_same_trace_gives_the_same_file(tmp_path: Path) -> None:
     trace = raw_trace(tmp_path)
     files = [
-        draw_trace(tmp_path / name, trace, panels=PANELS, layers=[0, 2]).read_bytes()
+        draw_trace(tmp_path / name, trace, panels=PANELS, layers=[2]).read_bytes()
         for name in ("a.png", "b.png")
     ]
     assert files[0] == files[1]
