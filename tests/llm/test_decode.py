@@ -57,6 +57,22 @@ def test_batches_equal_lone_answers(
         assert_equals_lone_pass(trace, model)
 
 
+def test_the_models_and_the_tokenizers_end_tokens_end_an_answer(tokenizer: Any) -> None:
+    """As of chat models whose tokenizer ends turns with a token that the model does not name."""
+    model = make_model()
+    prompts = [tokenizer(question.question)["input_ids"] for question in make_questions(12)]
+    lasts: dict[str | None, set[int]] = {}
+    for own in (None, "red"):
+        model.generation_config.eos_token_id = VOCABULARY["who"]
+        turns = make_tokenizer(eos_token=own)
+        found = generate(model, turns, prompts, 12, Decoding())
+        lasts[own] = {VOCABULARY["red"] in answer for answer, _, _ in found}
+        assert not any(VOCABULARY["who"] in answer[:-1] for answer, _, _ in found)
+        if own:
+            assert not any(VOCABULARY["red"] in answer[:-1] for answer, _, _ in found)
+    assert lasts[None] == {True, False}
+
+
 def make_rwkv() -> Any:
     """Return a recurrent model, which takes an attention mask and ignores it."""
     torch.manual_seed(0)

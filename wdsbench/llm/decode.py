@@ -237,10 +237,11 @@ def _stream(seed: int, question_id: str, trace_number: int) -> np.random.Generat
 
 
 def _end_tokens(model: Any, tokenizer: Any) -> set[int]:
-    """Return the ids that end an answer: the model's, or else the tokenizer's."""
+    """Return the ids that end an answer: the model's and the tokenizer's own.
+
+    Chat models are often tuned with a tokenizer that ends turns with a token of its own, which
+    their generation settings do not know.
+    """
     ends = getattr(model.generation_config, "eos_token_id", None)
-    if ends is None:
-        ends = tokenizer.eos_token_id
-    if ends is None:
-        return set()
-    return {int(ends)} if isinstance(ends, int) else {int(token) for token in ends}
+    models = [ends] if isinstance(ends, int) else ends or []
+    return {int(token) for token in (*models, tokenizer.eos_token_id) if token is not None}
