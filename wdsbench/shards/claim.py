@@ -68,6 +68,7 @@ class FolderClaim:
             self._clear()
         elif keep:
             self._names = list(dict.fromkeys(self._marker_names()))
+            os.ftruncate(self._marker, self._text().rfind(b"\n") + 1)  # nothing joins half a name
             return
         else:
             for name in (*self._marker_names(), last):
@@ -149,8 +150,13 @@ class FolderClaim:
         return marker
 
     def _write_down(self, line: str) -> None:
-        os.write(self._marker, line.encode() + b"\n")
+        left = memoryview(line.encode() + b"\n")
+        while left:
+            left = left[os.write(self._marker, left) :]
         os.fsync(self._marker)
+
+    def _text(self) -> bytes:
+        return os.pread(self._marker, os.fstat(self._marker).st_size, 0)
 
     def _marker_names(self, *, replaced: bool = False) -> list[str]:
         """Return the names that were written down; a last one cut short was not used yet.
@@ -158,8 +164,7 @@ class FolderClaim:
         Args:
             replaced: Also those of files that the run found.
         """
-        text = os.pread(self._marker, os.fstat(self._marker).st_size, 0).decode(errors="replace")
-        names = text.split("\n")[:-1]
+        names = self._text().decode(errors="replace").split("\n")[:-1]
         if replaced:
             names = [name.removeprefix(_REPLACED) for name in names]
         return [name for name in names if name == Path(name).name]

@@ -14,6 +14,8 @@ import threading
 from pathlib import Path
 from typing import Any, Final
 
+from wdsbench.errors import PackError
+
 JOURNAL_NAME: Final = ".wdsbench-journal"
 
 
@@ -31,15 +33,27 @@ class Journal:
         os.ftruncate(self._file, end_bytes)
         os.lseek(self._file, end_bytes, os.SEEK_SET)
         self._lock = threading.Lock()
+        self._failed: OSError | None = None
 
     def append(self, record: dict[str, Any], *, flush: bool = True) -> None:
-        """Write one line; with ``flush`` it is on the disk afterwards."""
+        """Write one line; with ``flush`` it is on the disk afterwards.
+
+        Raises:
+            OSError: It could not be written, or one before could not: what stands behind a line
+                that was cut short is not read again, so nothing may be told there.
+        """
         line = memoryview(json.dumps(record, separators=(",", ":")).encode() + b"\n")
         with self._lock:
-            while line:
-                line = line[os.write(self._file, line) :]
-            if flush:
-                os.fsync(self._file)
+            if self._failed is not None:
+                raise OSError(self._failed.errno, self._failed.strerror)
+            try:
+                while line:
+                    line = line[os.write(self._file, line) :]
+                if flush:
+                    os.fsync(self._file)
+            except OSError as error:
+                self._failed = error
+                raise
 
     def close(self) -> None:
         """Let go of the file."""
@@ -47,19 +61,30 @@ class Journal:
 
 
 def read_journal(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """Return the records and where their last line ends; none where there is no journal."""
+    """Return the records and where their last line ends; none where there is no journal.
+
+    Raises:
+        PackError: A line is damaged that is not the last: what it and those behind it said is not
+            known, and a shard that is not told of would be removed.
+    """
     try:
         data = path.read_bytes()
     except FileNotFoundError:
         return [], 0
     records: list[dict[str, Any]] = []
     end = 0
-    for line in data.splitlines(keepends=True):
+    lines = data.splitlines(keepends=True)
+    for number, line in enumerate(lines, start=1):
         try:
             record = json.loads(line) if line.endswith(b"\n") else None
         except ValueError:
             record = None
         if not isinstance(record, dict):
+            if number < len(lines):
+                raise PackError(
+                    f"{path}, line {number}: not a line of a journal; put it back from a copy, or"
+                    " remove the folder and begin anew"
+                )
             break
         records.append(record)
         end += len(line)

@@ -78,12 +78,14 @@ class DatasetWriter:
             resume: Take over what a killed run of the same ``run`` has finished.
             summary: Called with the split of each shard that is closed; the journal keeps what it
                 returns.
-            check: Called, where a killed run is taken over, once it is known what of it is whole
-                and before the rest is removed; a PackError from it leaves all as it is.
+            check: Called, where a journal is kept, once it is known what of a killed run is whole
+                and before the rest is removed; what it raises leaves all as it is.
 
         Raises:
             PackError: The folder holds a data set, or shards that are not ours to remove; or the
-                killed run was another one, whose files are left as they are.
+                killed run was another one, or its journal is damaged.
+
+        Whatever is raised, the files of the killed run that ``resume`` found stay.
         """
         self._prepare(folder, shard_mb, summary)
         self._check = check
@@ -91,16 +93,17 @@ class DatasetWriter:
         self._claim = FolderClaim(
             folder, last=INDEX_NAME, superseded=superseded_tables, keep=resume
         )
+        found = bool(self._claim.names)
         try:
             self._refuse_foreign_data()
             if run is not None:
                 self._keep_journal(json.loads(json.dumps(run)))
-        except _OtherRunError as error:
-            self._claim.suspend()
-            raise PackError(str(error)) from None
         except BaseException as error:
             self._let_go()
-            self._claim.withdraw()
+            if found:  # by a run that resumes: it may be the only copy, whatever went wrong
+                self._claim.suspend()
+            else:
+                self._claim.withdraw()
             if isinstance(error, OSError):
                 raise self._cannot_write(error) from error
             raise
@@ -302,6 +305,7 @@ class DatasetWriter:
         if JOURNAL_NAME not in self._claim.names:
             records, end = [], 0
         if not records:
+            self._check(self)
             for name in self._claim.names:
                 self._claim.remove(name)
             self._journal = Journal(self._claim.new_file(JOURNAL_NAME))
@@ -311,7 +315,7 @@ class DatasetWriter:
         for key in run:
             if not isinstance(before, dict) or before.get(key) != run[key]:
                 old = before.get(key) if isinstance(before, dict) else None
-                raise _OtherRunError(
+                raise PackError(
                     f"{self.folder} holds an unfinished run with {key} {_short(old)}, this one has"
                     f" {_short(run[key])}; resume with what it was begun with, or pack without"
                     " --resume to begin anew"
@@ -319,10 +323,7 @@ class DatasetWriter:
         kept = {JOURNAL_NAME, *(record["file"] for record in records if "file" in record)}
         self.records = [record["record"] for record in records if "record" in record]
         kept |= self._take_over({r["shard"]["url"]: r for r in records if "shard" in r})
-        try:
-            self._check(self)
-        except PackError as error:
-            raise _OtherRunError(str(error)) from error
+        self._check(self)
         for name in self._claim.names:
             if name not in kept or not (self.folder / name).is_file():
                 self._claim.remove(name)
@@ -365,10 +366,6 @@ class DatasetWriter:
             del self._unfinished[shard.path.name]
 
         self._flusher.whole(shard.file, shard.path, note)
-
-
-class _OtherRunError(Exception):
-    """The folder holds the files of a run that cannot be taken over."""
 
 
 def _short(value: Any) -> str:
