@@ -95,6 +95,7 @@ def test_rows_of_traces(tmp_path: Path) -> None:
         ("question_id,s\nq,one\n", None, "line 2: s 'one' is not a finite number"),
         ("question_id,s\nq,1\np,nan\n", None, "line 3: s 'nan' is not a finite number"),
         ("question_id,s\nq\n", None, "line 2: needs a question_id and a s"),
+        ("question_id,s\n1,000,0.9\n", None, "line 2: more cells than the header; quote"),
         ("question_id,s\n,1\n", None, "line 2: needs a question_id"),
         ("question_id,s\nq,1\nq,2\n", None, "line 3: question 'q' has scores 1.0 and 2.0"),
         ("question_id,trace,s\nq,,1\nq, ,2\n", None, "line 3: question 'q' has scores 1.0 and 2"),

@@ -80,6 +80,10 @@ def read_scores(path: Path, column: str | None = None) -> tuple[ScoreTable, str]
                 place = f"{path}, line {reader.line_num}"
                 if not question_id or text is None or trace is None:
                     raise ScoreError(f"{place}: needs a {' and a '.join(needed)}")
+                if any(record.get(None, ())):  # cells beyond the header
+                    raise ScoreError(
+                        f"{place}: more cells than the header; quote texts with commas in them"
+                    )
                 key = (question_id, _trace_number(trace, place))
                 # Empty: as pandas writes a missing number.
                 score = _number(text, place, column) if text.strip() else None
