@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -162,6 +163,61 @@ def test_another_data_set_is_never_taken_for_this_ones(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="holds a data set already; choose another folder"):
         run(tmp_path, resume=True)
     assert len(list((tmp_path / "traces").glob("batch_*"))) == 8
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "gone"])
+def test_trace_files_stay_where_a_finished_data_set_is_damaged(damage: str, tmp_path: Path) -> None:
+    run(tmp_path, keep_raw=True)
+    shard = tmp_path / "shards" / "train-000001.tar"
+    data = bytearray(shard.read_bytes())
+    data[700] ^= damage == "flipped"
+    shard.write_bytes(data[:-512] if damage == "cut" else data)
+    if damage == "gone":
+        shard.unlink()
+    with pytest.raises(ValueError, match=r"train-000001\.tar is damaged or gone, so no trace file"):
+        run(tmp_path, resume=True)
+    assert len(list((tmp_path / "traces").glob("batch_*"))) == 8
+    report, _ = run(tmp_path, keep_raw=True, resume=True)
+    assert (report.resumed, report.removed) == (16, 0)
+
+
+def test_scores_are_of_the_references_that_are_given(tmp_path: Path) -> None:
+    """Though those of another data set, which was removed, lie there."""
+    harder = [replace(question, references=("green",)) for question in QUESTIONS]
+    run(tmp_path / "whole", questions=harder)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, keep_raw=True, stop_after=6)
+    shutil.rmtree(tmp_path / "shards")
+    run(tmp_path, questions=harder, resume=True)
+    assert contents(tmp_path / "shards") == contents(tmp_path / "whole" / "shards")
+    assert contents(tmp_path / "traces") == contents(tmp_path / "whole" / "traces")
+
+
+@pytest.mark.parametrize("damage", ["gone", "empty", "cut", "all gone"])
+def test_the_only_copy_stays_where_its_journal_is_damaged(damage: str, tmp_path: Path) -> None:
+    """The extraction's journal knows, too, what was removed."""
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, stop_after=6)
+    shards, elsewhere = tmp_path / "shards", tmp_path / "elsewhere"
+    journal = shards / ".wdsbench-journal"
+    data = journal.read_bytes()
+    if damage == "all gone":
+        shards.rename(elsewhere)
+    elif damage == "gone":
+        journal.unlink()
+    else:
+        journal.write_bytes(data[: len(data) // 3] if damage == "cut" else b"")
+    before = contents(shards) if shards.exists() else {}
+    with pytest.raises(PackError, match=r"journal of them, is damaged or gone, .*\(batch_000"):
+        run(tmp_path, resume=True)
+    assert shards.exists() == (damage != "all gone")
+    if damage == "all gone":
+        elsewhere.rename(shards)
+    else:
+        assert contents(shards) == before
+        journal.write_bytes(data)
+    report, _ = run(tmp_path, resume=True)
+    assert (report.traces, report.removed) == (16, 8)
 
 
 def test_both_folders_may_be_moved(tmp_path: Path) -> None:

@@ -179,11 +179,22 @@ def test_a_second_writer_is_refused(tmp_path: Path) -> None:
     def progress(items: Any, total: int | None, what: str) -> Any:  # noqa: ARG001
         for number, item in enumerate(items):
             if number == 2:
-                with pytest.raises(ValueError, match="being written by another process"):
-                    run(tmp_path, resume=True)
+                for words in ({"resume": True}, {"overwrite": True}):
+                    with pytest.raises(ValueError, match="being written by another process"):
+                        run(tmp_path, **words)
             yield item
 
     assert run(tmp_path, progress=progress).traces == 12
+
+
+def test_what_another_writer_has_done_meanwhile_is_not_cut_off(tmp_path: Path) -> None:
+    def progress(items: Any, total: int | None, what: str) -> Any:  # noqa: ARG001
+        run(tmp_path)
+        yield from items
+
+    with pytest.raises(ValueError, match="was written by another process since this one read it"):
+        run(tmp_path, progress=progress)
+    assert run(tmp_path, resume=True).resumed == 12
 
 
 def test_a_damaged_journal_is_named(tmp_path: Path) -> None:

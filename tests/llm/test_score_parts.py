@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from llm.tiny import make_model, make_questions, make_tokenizer
 
+from wdsbench.errors import ScoreError
 from wdsbench.llm.decode import Decoding
 from wdsbench.llm.extract import extract
 from wdsbench.llm.score import score_traces
@@ -47,6 +48,13 @@ def test_a_part_that_is_there_is_not_made_again(tmp_path: Path) -> None:
     part.write_text("question_id,exact_match,abstained\nq,1,0\n")
     assert score_part(tmp_path / "batch_0001.pkl.gz", []) == part
     assert part.read_text().endswith("q,1,0\n")
+
+
+def test_a_part_that_is_gone_with_its_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(
+        ScoreError, match=r"\.batch_0001\.pkl\.gz\.scores\.csv is gone, and batch_0001"
+    ):
+        score_part(tmp_path / "batch_0001.pkl.gz", make_questions(1))
 
 
 def test_references_have_a_digest() -> None:

@@ -11,6 +11,7 @@ from builders import make_raw, write_pickle
 from wdsbench.errors import PackError, ScoreError, TraceError
 from wdsbench.pack import Packing, PackOptions, PackReport, pack
 from wdsbench.shards.index import DatasetIndex
+from wdsbench.shards.journal import JOURNAL_NAME
 
 FILES, TRACES = 5, 8
 #: So small that a file's samples stand in several shards.
@@ -147,6 +148,39 @@ def test_the_only_copy_is_not_thrown_away(damage: str, tmp_path: Path) -> None:
     assert len(DatasetIndex.open(out)) == FILES * TRACES
 
 
+@pytest.mark.parametrize("how", ["journal", "stopped"])
+def test_whatever_stops_a_run_that_resumes_nothing_is_lost(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part_of_a_run(tmp_path)
+    out = tmp_path / "out"
+    journal = out / JOURNAL_NAME
+    if how == "journal":
+        lines = journal.read_bytes().splitlines(keepends=True)
+        journal.write_bytes(b"".join([*lines[:2], b"rubbish\n", *lines[3:]]))
+    before = contents(out)
+
+    def stopped(*_: object) -> bool:
+        raise KeyboardInterrupt
+
+    if how == "stopped":  # while finished shards are read again, which takes its time
+        monkeypatch.setattr("wdsbench.shards.writer.is_whole", stopped)
+    with pytest.raises((PackError, KeyboardInterrupt)):
+        Packing(out, OPTIONS, resume=True)
+    assert contents(out) == before
+
+
+def test_the_files_that_were_packed_must_come_again(tmp_path: Path) -> None:
+    files, _ = part_of_a_run(tmp_path)
+    with Packing(tmp_path / "out", OPTIONS, resume=True) as packing:
+        packing.add_file(files[0], scores_of(files[0]))
+        with pytest.raises(PackError, match=r"holds samples of \d files, 1 were added; add all"):
+            packing.finish(tmp_path / "all.csv")
+        for file in files[1:]:
+            packing.add_file(file, scores_of(file))
+        assert packing.finish(tmp_path / "all.csv").samples == FILES * TRACES
+
+
 def test_other_files_and_other_settings_are_refused(tmp_path: Path) -> None:
     files, spent = part_of_a_run(tmp_path)
     out = tmp_path / "out"
@@ -184,8 +218,9 @@ def test_where_nothing_is_finished_nothing_is_left(tmp_path: Path) -> None:
         packing.add_file(files[0])
         with pytest.raises(TraceError, match=r"bad\.pkl"):
             packing.add_file(bad)
-        with pytest.raises(PackError, match="packed in part"):
-            packing.finish()
+        for refused in (packing.finish, lambda: packing.add_file(files[1])):
+            with pytest.raises(PackError, match="packed in part"):
+                refused()
     with pytest.raises(PackError, match="holds an unfinished run; go on with it with resume"):
         Packing(tmp_path / "out", OPTIONS)
 

@@ -23,6 +23,7 @@ from wdsbench.pack.resume import removed_files
 from wdsbench.shards.claim import FolderClaim
 from wdsbench.shards.index import INDEX_NAME, DatasetIndex, IndexFile, superseded_tables
 from wdsbench.shards.journal import JOURNAL_NAME as SHARDS_JOURNAL_NAME
+from wdsbench.shards.shard import is_whole
 
 SCORES_NAME = "ground_truth_scores.csv"
 
@@ -59,7 +60,8 @@ class ShardTaker:
 
         Raises:
             ValueError: The folder holds a data set, or an unfinished one that is not this
-                extraction's.
+                extraction's; or this one's, whole, with a shard that is not, and trace files are
+                not to be kept.
         """
         self.place = os.path.relpath(shards.resolve(), out.resolve())
         self.index: IndexFile | None = None
@@ -89,8 +91,10 @@ class ShardTaker:
 
     def begin(self) -> None:
         """Open the data set."""
-        if self._journal.settings is None:
-            remove_parts(self._out)
+        journal = read_journal(self._out)  # anew: an old extraction may have been removed
+        goes_on = journal.removed or (self._shards / SHARDS_JOURNAL_NAME).exists()
+        if journal.settings is None or not goes_on:
+            remove_parts(self._out)  # scores against references that may be others
         if self.index is not None:
             # The run that wrote it may have died before it let go of the folder.
             FolderClaim(self._shards, last=INDEX_NAME, superseded=superseded_tables).settle()
@@ -100,6 +104,7 @@ class ShardTaker:
             self._shards,
             self._options,
             source=source,
+            gone=[path.name for path in _removed_files(self._out, journal) if not path.exists()],
             resume=self._resume,
             overwrite=self._overwrite,
         )
@@ -154,6 +159,8 @@ class ShardTaker:
                 raise ValueError(
                     f"--shards {shards} holds a data set already; choose another folder"
                 )
+            if not self._keep_raw:
+                self._require_whole(index)
             self.index = index
             self._packed = {entry["file"] for entry in index.provenance["inputs"]}
         elif (shards / SHARDS_JOURNAL_NAME).exists():
@@ -169,6 +176,15 @@ class ShardTaker:
                     f" {self._out}; give --out of that one, remove it, or choose another folder"
                 )
 
+    def _require_whole(self, index: IndexFile) -> None:
+        """Raise ValueError where the trace files may be the only copy of what a shard held."""
+        for shard in index.shardlist:
+            if not is_whole(self._shards / shard.url, shard.model_dump()):
+                raise ValueError(
+                    f"--shards {self._shards}: {shard.url} is damaged or gone, so no trace file is"
+                    " removed; put it back from a copy, or pack the trace files anew"
+                )
+
     @contextlib.contextmanager
     def _told(self, what: str) -> Iterator[None]:
         """Say of an error what is done, what is not, and how to go on."""
@@ -179,6 +195,12 @@ class ShardTaker:
                 f"{what}: {error}; what is extracted and packed stays, and the same command with"
                 " --resume goes on there"
             ) from error
+
+
+def _removed_files(out: Path, journal: JournalState) -> list[Path]:
+    """Return where the trace files lay that a journal allowed to remove."""
+    form = "" if journal.settings is None else journal.settings["file_format"]
+    return [out / batch_file(number, form) for number in sorted(journal.removed)]
 
 
 def _is_of(index: IndexFile, journal: JournalState, options: PackOptions) -> bool:

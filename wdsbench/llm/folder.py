@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from wdsbench.llm.journal import (
     LEFTOVERS,
     JournalState,
     batch_file,
+    lock_journal,
     read_journal,
 )
 
@@ -29,16 +31,13 @@ def open_folder(
 
     Raises:
         ValueError: It holds an extraction, and neither ``resume`` nor ``overwrite`` says what to do
-            with it; or, to be resumed, one that was begun with other settings, has lost a file, or
-            has given files away to another ``taker``.
+            with it; another process is writing it; or, to be resumed, one that was begun with
+            other settings, has lost a file, or has given files away to another ``taker``.
     """
     folder.mkdir(parents=True, exist_ok=True)
     earlier = sorted(folder.glob(BATCH_FILES))
     if overwrite:
-        # The journal first: without it nothing half removed can be taken for something finished.
-        (folder / JOURNAL_NAME).unlink(missing_ok=True)
-        for path in (*earlier, *folder.glob(LEFTOVERS), folder / FAILURES_NAME):
-            path.unlink(missing_ok=True)
+        _remove_extraction(folder, earlier)
         return JournalState()
     state = read_journal(folder)
     if state.settings is not None:
@@ -62,6 +61,17 @@ def open_folder(
             "choose another folder, or allow overwriting."
         )
     return state
+
+
+def _remove_extraction(folder: Path, files: list[Path]) -> None:
+    """Remove what an extraction left, unless it is still being written."""
+    journal = folder / JOURNAL_NAME
+    with ExitStack() as stack:
+        if journal.exists():
+            lock_journal(stack.enter_context(journal.open("rb")), journal)
+        # The journal first: without it nothing half removed can be taken for something finished.
+        for path in (journal, *files, *folder.glob(LEFTOVERS), folder / FAILURES_NAME):
+            path.unlink(missing_ok=True)
 
 
 def _traces(state: JournalState) -> int:

@@ -254,16 +254,14 @@ class Journal:
 
     def _open(self) -> None:
         path = self._folder / JOURNAL_NAME
-        self._lines = path.open("r+b" if path.exists() else "x+b")
-        try:
-            fcntl.flock(self._lines, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            self._lines.close()
-            self._lines = None
+        lines = path.open("r+b" if path.exists() else "x+b")
+        lock_journal(lines, path)
+        if read_journal(self._folder).size_bytes != self._state.size_bytes:
+            lines.close()
             raise ValueError(
-                f"{path} is being written by another process; wait for it, or choose another"
-                " folder."
-            ) from error
+                f"{path} was written by another process since this one read it; go on with resume."
+            )
+        self._lines = lines
         self._lines.truncate(self._state.size_bytes)
         self._lines.seek(self._state.size_bytes)
         sync_folder(self._folder)
@@ -280,6 +278,21 @@ class Journal:
     def _put(self, line: Mapping[str, Any]) -> None:
         assert self._lines is not None
         self._lines.write(json.dumps(line, separators=(",", ":")).encode("ascii") + b"\n")
+
+
+def lock_journal(lines: IO[bytes], path: Path) -> None:
+    """Lock an open journal until it is closed; close it where another process has locked it.
+
+    Raises:
+        ValueError: Another process writes it.
+    """
+    try:
+        fcntl.flock(lines, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        lines.close()
+        raise ValueError(
+            f"{path} is being written by another process; wait for it, or choose another folder."
+        ) from error
 
 
 def write_failures(folder: Path, failures: Sequence[Failure]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import xxhash
 
+from wdsbench.errors import ScoreError
 from wdsbench.files import atomic_file
 from wdsbench.llm.questions import Question
 from wdsbench.llm.score import TRACE_COLUMN, score_traces
@@ -21,10 +22,16 @@ def score_part(file: Path, questions: Sequence[Question]) -> Path:
 
     Raises:
         TraceError: The file or a trace cannot be used.
-        ScoreError: A trace's question has no reference, or is none of the questions.
+        ScoreError: A trace's question has no reference, or is none of the questions; or both the
+            file and its scores are gone.
     """
     part = file.with_name(f".{file.name}{_END}")
     if not part.exists():
+        if not file.exists():
+            raise ScoreError(
+                f"{part} is gone, and {file.name} was removed once it was packed; put one of them"
+                " back from a copy"
+            )
         score_traces([file], questions, part)
     return part
 

@@ -21,7 +21,7 @@ ones are removed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -55,6 +55,7 @@ class Packing:
         options: PackOptions | None = None,
         *,
         source: Mapping[str, Any] | None = None,
+        gone: Collection[str] = (),
         resume: bool = False,
         overwrite: bool = False,
     ) -> None:
@@ -65,6 +66,8 @@ class Packing:
             options: How it is packed; ``reduce`` and ``split_by="file"``, which must know all
                 files first, are not available.
             source: What else the files depend on, as JSON: a run is resumed only with the same.
+            gone: Names of files that an earlier run packed and that were removed since, so far as
+                the caller knows them too: finished shards must hold them before anything is begun.
             resume: Go on with an unfinished run of the same options; begins where there is none.
             overwrite: Throw an unfinished run away first.
 
@@ -94,7 +97,8 @@ class Packing:
         self._options = options
         words = {**run_of(options, None, None), "source": dict(source or {})}
         # What is finished must stay, whatever happens: its raw files may be gone.
-        self._run = PackRun.open(out, options, OrderJudge(Judge(None, options)), words, resume=True)
+        judge = OrderJudge(Judge(None, options))
+        self._run = PackRun.open(out, options, judge, words, resume=True, gone=gone)
         self._run.__enter__()
         self._added = 0
         self._held: dict[int, Path] = {}  # files that were not spent yet
@@ -115,7 +119,7 @@ class Packing:
         if not self._added and not self._run.writer.finished:
             self._run.keep = False
         if not self._run.finished:
-            self._held.clear()
+            self._held.clear()  # from now on nobody knows which shards are unfinished
         self._run.__exit__(kind, error, trace)
 
     def add_file(self, path: Path, scores: Path | None = None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -119,15 +119,23 @@ def count_finished(run: SamplePacker, writer: DatasetWriter) -> None:
         run.heads = run.heads or shard.summary["heads"]
 
 
-def require_what_is_gone(writer: DatasetWriter) -> None:
-    """Raise PackError where a shard that is not whole held samples of a file that was removed."""
+def require_what_is_gone(writer: DatasetWriter, gone: Collection[str] = ()) -> None:
+    """Raise PackError where finished shards do not hold all samples of a file that was removed.
+
+    Args:
+        writer: What it took over says which were.
+        gone: Names of files that are known to be; the journal, too, may be damaged.
+    """
     done = Progressed.of(writer)
+    whole = {name for number, name in done.names.items() if done.is_whole(number)}
     lost = [name for number, name in done.removed.items() if not done.is_whole(number)]
+    lost += sorted({*gone} - whole - {*lost})
     if lost:
         raise PackError(
-            f"{writer.folder}: a finished shard is damaged or gone, and the raw files with samples"
-            f" in it were removed once they were packed ({lost[0]}; {len(lost)} in all); put the"
-            " shard back from a copy, or begin anew in another folder"
+            f"{writer.folder}: a finished shard, or the journal of them, is damaged or gone, and"
+            " the raw files with samples in it were removed once they were packed"
+            f" ({lost[0]}; {len(lost)} in all); put it back from a copy, or begin anew in another"
+            " folder"
         )
 
 

@@ -6,8 +6,9 @@ files with the same options give the same bytes, because the same lines here mak
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -94,6 +95,7 @@ class PackRun:
         words: dict[str, Any],
         *,
         resume: bool,
+        gone: Collection[str] = (),
     ) -> PackRun:
         """Return a run that makes a data set in ``out``, or goes on making it.
 
@@ -104,10 +106,11 @@ class PackRun:
             words: What the bytes depend on, files' contents apart (``resume.run_of``).
             resume: Take over what an earlier run of the same words has finished, and keep what
                 this one has when it does not come to its end.
+            gone: Names of files of the earlier run that are not there any more.
 
         Raises:
             PackError: The folder cannot be used, or holds an unfinished run that may not be taken
-                over, or not be thrown away.
+                over, or not be thrown away; or it lacks samples of files that are gone.
         """
         samples = SamplePacker(options, judge)
         if not resume:
@@ -118,7 +121,7 @@ class PackRun:
             run=words,
             resume=resume,
             summary=samples.summary,
-            check=require_what_is_gone,
+            check=partial(require_what_is_gone, gone=gone),
         )
         return cls(samples, writer, keep=resume)
 
