@@ -1,7 +1,7 @@
 """Raw trace files and scores in, a data set out.
 
 Files are read one after the other, or by ``workers`` processes, and traces handed on one by one in
-the files' order, so memory is bounded by ``workers + 2`` files (by one without workers) and the
+the files' order, so memory is bounded by ``workers + 1`` files (by one without workers) and the
 bytes are the same. Anything wrong stops the run with file, trace and question named and leaves
 nothing behind; nothing is skipped that the caller has not asked to skip, and what is skipped is
 counted.

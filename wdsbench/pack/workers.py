@@ -1,11 +1,11 @@
 """Raw files read and prepared by N processes, handed over in the files' order.
 
-A worker is given a file, and the next one while it reads, puts the bytes of its members into a
-buffer that both processes see (``memfd_create``; an unlinked temporary file where there is none),
-and sends what is left of the traces, which is small, over a pipe. Buffers are used again: new ones
-would cost a page fault a page in both processes. At most N + 2 files are under way or waiting to be
-written, and that bounds the memory. What goes wrong with a trace is raised where the trace would
-have come, so that the first error is the same as with one process.
+A worker is given one file at a time, puts the bytes of its members into a buffer that both
+processes see (``memfd_create``; an unlinked temporary file where there is none), and sends what is
+left of the traces, which is small, over a pipe. Buffers are used again: new ones would cost a page
+fault a page in both processes. At most N + 1 files are under way or waiting to be written,
+and that bounds the memory. What goes wrong with a trace is raised where the trace would have come,
+so that the first error is the same as with one process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import os
 import pickle
 import signal
 import tempfile
-from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing import connection, reduction
@@ -32,11 +31,6 @@ from wdsbench.pack.prepare import Prepared, Preparer
 from wdsbench.shards.tar import Pieces
 
 _BUFFER_BYTES = 1 << 18
-#: Files that a worker is given at once: the one it reads, and one to go on with while this process
-#: writes and cannot answer.
-_GIVEN_FILES = 2
-#: Besides one file for each worker: the one being written, and one that waits.
-_AHEAD_FILES = 2
 #: How long an ended process gets to be gone.
 _JOIN_SECONDS = 5.0
 
@@ -88,7 +82,7 @@ class _Team:
         self._results: dict[int, tuple[_FileResult, _Worker]] = {}
         self._next = 0
         self._taken = 0
-        self._limit = workers + _AHEAD_FILES
+        self._limit = workers + 1
         self._members: list[_Worker] = []
         options = replace(preparer.options, threads=max(1, preparer.options.threads // workers))
         content = pickle.dumps(replace(preparer, options=options))
@@ -125,25 +119,26 @@ class _Team:
         self._results.clear()
 
     def _hand_out(self) -> None:
-        end = min(len(self._files), self._taken + self._limit)
-        while self._next < end:
-            worker = min(self._members, key=lambda worker: len(worker.places))
-            if len(worker.places) >= _GIVEN_FILES:
-                return
-            worker.give(self._next, self._files[self._next][1])
-            self._next += 1
+        for worker in self._members:
+            if (
+                worker.place is None
+                and self._next < len(self._files)
+                and self._next < self._taken + self._limit
+            ):
+                worker.give(self._next, self._files[self._next][1])
+                self._next += 1
 
     def _receive(self) -> None:
         """Wait for a file, or for a process that has ended."""
-        busy = {worker.pipe: worker for worker in self._members if worker.places}
+        busy = {worker.pipe: worker for worker in self._members if worker.place is not None}
         for pipe in connection.wait(list(busy)):
             worker = busy[pipe]  # type: ignore[index]
-            place = worker.places[0]
+            place, worker.place = worker.place, None
+            assert place is not None
             try:
                 self._results[place] = (worker.receive(), worker)
             except (EOFError, OSError) as error:
                 raise worker.lost(self._files[place][1]) from error
-            worker.places.popleft()
 
 
 class _Worker:
@@ -153,7 +148,7 @@ class _Worker:
         # Spawned: a fork of a process with threads, or with CUDA, is not safe.
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe(duplex=True)
-        self.places: deque[int] = deque()
+        self.place: int | None = None
         self.released: list[int] = []
         self._buffers: list[int] = []
         self._maps: list[mmap.mmap | bytes] = []
@@ -167,7 +162,7 @@ class _Worker:
 
     def give(self, place: int, path: Path) -> None:
         """Let it read a file, and use the buffers again that are released."""
-        self.places.append(place)
+        self.place = place
         released, self.released = self.released, []
         try:
             self.pipe.send((path, released))
