@@ -127,7 +127,7 @@ def test_straight_into_shards(
     report = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (report["samples"], report["files"], report["removed"]) == (2, [], 1)
     assert report["bytes"] == sum(path.stat().st_size for path in shards.glob("*.tar"))
-    assert [path.name for path in out.iterdir()] == ["ground_truth_scores.csv"]
+    assert {path.name for path in out.iterdir()} == {"ground_truth_scores.csv", "journal.jsonl"}
     index = json.loads((shards / "index.json").read_text())
     assert {"hidden", "meta", "edges", "heads"} == set(index["fields"])
     assert sum(split["unlabelled"] for split in index["splits"].values()) == 0

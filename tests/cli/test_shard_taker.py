@@ -107,7 +107,19 @@ def test_what_was_kept_may_be_removed_by_the_run_that_goes_on(tmp_path: Path) ->
     report, _ = run(tmp_path, resume=True)
     assert report.removed == 8
     assert contents(tmp_path / "shards") == contents(tmp_path / "whole" / "shards")
-    assert set(contents(tmp_path / "traces")) == {SCORES_NAME}
+    assert set(contents(tmp_path / "traces")) == {SCORES_NAME, "journal.jsonl"}
+
+
+def test_a_finished_run_goes_on_to_nothing(tmp_path: Path) -> None:
+    """As of a job that is queued again."""
+    first, _ = run(tmp_path)
+    before = {name: contents(tmp_path / name) for name in ("shards", "traces")}
+    for _ in range(2):
+        again, _ = run(tmp_path, resume=True)
+        assert (again.traces, again.resumed, again.removed) == (first.traces, first.traces, 8)
+        assert {name: contents(tmp_path / name) for name in before} == before
+    with pytest.raises(ValueError, match="holds a data set already"):
+        run(tmp_path)
 
 
 def test_what_was_extracted_without_shards_can_go_there_later(tmp_path: Path) -> None:
@@ -190,7 +202,9 @@ def test_scores_are_of_the_references_that_are_given(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "shards")
     run(tmp_path, questions=harder, resume=True)
     assert contents(tmp_path / "shards") == contents(tmp_path / "whole" / "shards")
-    assert contents(tmp_path / "traces") == contents(tmp_path / "whole" / "traces")
+    found, whole = (contents(folder / "traces") for folder in (tmp_path, tmp_path / "whole"))
+    assert found.keys() == whole.keys()
+    assert found[SCORES_NAME] == whole[SCORES_NAME]
 
 
 @pytest.mark.parametrize("damage", ["gone", "empty", "cut", "all gone"])

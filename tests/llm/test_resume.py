@@ -85,7 +85,7 @@ def test_killed_at_any_moment(how: str, tmp_path: Path) -> None:
 def test_killed_at_any_moment_on_the_way_to_shards(what: str, tmp_path: Path) -> None:
     """Whatever dies where, the shards are those of ``extract``, ``score`` and ``pack``."""
     extract_files_and_pack(tmp_path / "apart")
-    left = set() if what == "spent" else {"journal.jsonl", *FILES}
+    left = {"journal.jsonl"} if what == "spent" else {"journal.jsonl", *FILES}
     assert kill(tmp_path / "at once", what, "every third call") > 20
     whole = content(tmp_path / "apart" / "shards")
     assert {"train-000000.tar", "val-000001.tar", "test-000000.tar", "index.json"} < set(whole)

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 
 from wdsbench.errors import PackError, WdsbenchError
-from wdsbench.llm.journal import JOURNAL_NAME, JournalState, batch_file, read_journal
+from wdsbench.llm.journal import JournalState, batch_file, read_journal
 from wdsbench.llm.questions import Question
 from wdsbench.llm.score_parts import digest_of_references, join_parts, remove_parts, score_part
 from wdsbench.pack import Packing, PackOptions
@@ -146,8 +146,6 @@ class ShardTaker:
     def tidy(self) -> None:
         """Remove what only a run that goes on would need, once the extraction has returned."""
         remove_parts(self._out)
-        if not self._keep_raw:
-            (self._out / JOURNAL_NAME).unlink(missing_ok=True)
 
     def _check_folder(self) -> None:
         """Raise ValueError where what the folder holds is not this extraction's to go on with."""

@@ -13,11 +13,12 @@ Columns of the table, one row a sample, rows in shard order (train, val, test):
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, TypeGuard
+from typing import Any, Final, Literal, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,8 @@ from wdsbench.shards.table import TableSpec, is_table_name, map_table
 
 INDEX_NAME = "index.json"
 FORMAT_VERSION = 1
+#: How often an index may name a table that is not there before it is believed.
+_TRIES: Final = 5
 
 Split = Literal["train", "val", "test"]
 
@@ -205,16 +208,18 @@ class DatasetIndex:
             ShardError: No index, not one this version reads, or table and index disagree.
         """
         folder = Path(path)
-        text = _read_index(folder)
+        failures: Counter[bytes] = Counter()
         while True:
+            text = _read_index(folder)
             file = _parse_index(folder, text)
             try:
                 columns = map_table(folder, file.table)
                 break
             except ShardError:
-                # `wdsbench relabel` may have put another index and table in place meanwhile.
-                before, text = text, _read_index(folder)
-                if text == before:
+                # `wdsbench relabel` may have put another index and table in place meanwhile, and
+                # perhaps the old ones again: the same text is no proof that nothing changed.
+                failures[text] += 1
+                if failures[text] == _TRIES:
                     raise
         index = cls(folder, file, columns)
         index._check()
