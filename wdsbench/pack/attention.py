@@ -7,13 +7,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from wdsbench.pack.extracted import require_as_asked
 from wdsbench.pack.options import PackOptions
 from wdsbench.pack.refusal import refusal
-from wdsbench.pack.tally import Tally
 from wdsbench.records import EdgeLists, LayerEdges, ReducedAttention, Trace
-from wdsbench.shards.index import FieldEntry
 from wdsbench.shards.members import (
     ATTENTION,
     EDGES_WEIGHT,
@@ -27,6 +26,10 @@ from wdsbench.shards.members import (
 )
 from wdsbench.shards.tar import Pieces
 from wdsbench.traces.attention import MapError, as_maps, reduce_maps
+
+if TYPE_CHECKING:  # processes that read files do without the index
+    from wdsbench.pack.tally import Tally
+    from wdsbench.shards.index import FieldEntry
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,8 @@ def attention_fields(
     options: PackOptions, layers: int, heads: int, tally: Tally
 ) -> dict[str, FieldEntry]:
     """Return what the index says of the kinds that were made."""
+    from wdsbench.shards.index import FieldEntry
+
     by_rule = f"{options.edge_rule} of the mean over heads, as {EDGES_WEIGHT}"
     if tally.graphs:
         by_rule = f"graphs of the input ({tally.graphs} samples), else {by_rule}"

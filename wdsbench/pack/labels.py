@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import xxhash
 
@@ -11,7 +12,9 @@ from wdsbench.errors import ScoreError
 from wdsbench.pack.options import PackOptions
 from wdsbench.pack.scores import ScoreTable, label_of
 from wdsbench.records import Trace
-from wdsbench.shards.index import LabelsEntry
+
+if TYPE_CHECKING:  # processes that read files do without the index
+    from wdsbench.shards.index import LabelsEntry
 
 _CHUNK_BYTES = 1 << 20
 _SHOWN_NUMBERS = 8
@@ -91,6 +94,8 @@ def labels_entry(
     Raises:
         ScoreError: The file cannot be read.
     """
+    from wdsbench.shards.index import LabelsEntry
+
     if scores is None:
         return LabelsEntry(source="traces")
     return LabelsEntry(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wdsbench.shards.index import LayerEntry
 from wdsbench.shards.wide import HalfStates
+
+if TYPE_CHECKING:  # processes that read files do without the index
+    from wdsbench.shards.index import LayerEntry
 
 
 @dataclass
@@ -53,6 +55,8 @@ class LayerTotals:
 
     def entries(self) -> list[LayerEntry]:
         """Return what the index says of the layers."""
+        from wdsbench.shards.index import LayerEntry
+
         return [
             LayerEntry(
                 max_abs=float(m), infinities=int(i), scaled_samples=int(s), scale_error_max=float(e)

@@ -10,18 +10,19 @@ so that the first error is the same as with one process.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import mmap
 import multiprocessing
 import os
 import pickle
-import signal
+import subprocess
+import sys
 import tempfile
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing import connection, reduction
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -31,6 +32,16 @@ from wdsbench.pack.prepare import Prepared, Preparer
 from wdsbench.shards.tar import Pieces
 
 _BUFFER_BYTES = 1 << 18
+#: What a worker runs; its end of the pipe is the one argument. Ctrl-C is the parent's to answer.
+_PROGRAM = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+from multiprocessing.connection import Connection
+pipe = Connection(int(sys.argv[1]))
+sys.path[:] = pipe.recv()
+from wdsbench.pack.workers import work
+work(pipe)
+"""
 #: How long an ended process gets to be gone.
 _JOIN_SECONDS = 5.0
 
@@ -145,20 +156,26 @@ class _Worker:
     """One process, from this side."""
 
     def __init__(self, content: bytes) -> None:
-        # Spawned: a fork of a process with threads, or with CUDA, is not safe.
-        context = multiprocessing.get_context("spawn")
-        self.pipe, theirs = context.Pipe(duplex=True)
+        self.pipe, theirs = multiprocessing.Pipe(duplex=True)
         self.place: int | None = None
         self.released: list[int] = []
         self._buffers: list[int] = []
         self._maps: list[mmap.mmap | bytes] = []
-        self._process = context.Process(
-            target=work, args=(theirs, content), name="wdsbench-pack", daemon=True
-        )
+        # A fresh interpreter: a fork of a process with threads, or with CUDA, is not safe, and
+        # multiprocessing's spawn would run the main script again.
         try:
-            self._process.start()
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _PROGRAM, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+            )
         finally:
             theirs.close()
+        try:
+            self.pipe.send(sys.path)
+            self.pipe.send_bytes(content)
+        except OSError as error:
+            raise self.lost(Path("the first file")) from error
 
     def give(self, place: int, path: Path) -> None:
         """Let it read a file, and use the buffers again that are released."""
@@ -188,38 +205,37 @@ class _Worker:
 
     def lost(self, path: Path) -> PackError:
         """Return the error that says how it ended."""
-        self._process.join(_JOIN_SECONDS)
-        code = self._process.exitcode
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_JOIN_SECONDS)
+        code = self._process.returncode
         how = (
             f"was killed by signal {-code}"
             if code is not None and code < 0
             else (f"ended with code {code}")
         )
         return PackError(
-            f"{path}: the process that read it {how}; if memory ran out, pack with fewer --workers."
-            " A script that packs with workers starts under `if __name__ == '__main__':`"
+            f"{path}: the process that read it {how}; if memory ran out, pack with fewer --workers"
         )
 
     def close(self) -> None:
         """End it."""
         self.pipe.close()
         self._process.terminate()
-        self._process.join(_JOIN_SECONDS)
-        if self._process.is_alive():
+        try:
+            self._process.wait(_JOIN_SECONDS)
+        except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.join()
-        self._process.close()
+            self._process.wait()
         self._maps.clear()
         for descriptor in self._buffers:
             os.close(descriptor)
         self._buffers.clear()
 
 
-def work(pipe: Any, content: bytes) -> None:
+def work(pipe: connection.Connection) -> None:
     """Read the files that are asked for until nobody asks any more: a worker process's life."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent answers for both
     keep_freed_memory()
-    preparer: Preparer = pickle.loads(content)
+    preparer: Preparer = pickle.loads(pipe.recv_bytes())
     buffers: list[int] = []
     free: list[int] = []
     while True:
