@@ -29,8 +29,9 @@ counted; anything else is a ``TraceError``.
 
 from __future__ import annotations
 
+import contextlib
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any, Final
 
@@ -40,6 +41,7 @@ from numpy.typing import NDArray
 from wdsbench.errors import TraceError
 from wdsbench.records import ReducedAttention, Trace
 from wdsbench.traces.arrays import as_array, has_nan, shown, storable
+from wdsbench.traces.layers import check_float, stacked_layers, whole_array
 from wdsbench.traces.origin import UnpackedTrace, origin_of
 from wdsbench.traces.reduced import reduced_from_raw
 
@@ -62,13 +64,7 @@ REMARK_NO_ANSWER: Final = "no generated_answer_clean"
 
 STATES_OF: Final = ("all", "answer", "last")
 
-#: What is said of layers within steps, where layers are due.
-_STEPS: Final = (
-    "{0} holds one tuple per generation step, as generate() returns them; run one forward pass over"
-    " prompt and answer and save its {0}."
-)
 _REQUIRED: Final = ("hidden_states", "tokens", "question_id")
-_FLOATS: Final = (np.float16, np.float32, np.float64)
 # Log-softmax in low precision ends a little above 0.
 _LOGPROB_MAX: Final = 1e-2
 # A data set's index keeps it as uint32.
@@ -119,6 +115,14 @@ class _Checker:
         return TraceError(
             detail, file=self.file, position=self.position, question_id=self.question_id
         )
+
+    @contextlib.contextmanager
+    def told(self) -> Iterator[None]:
+        """Say of what is wrong with a value where it stands."""
+        try:
+            yield
+        except ValueError as error:
+            raise self.error(str(error)) from error
 
     def remark(self, text: str) -> None:
         self.remarks[text] = None
@@ -174,7 +178,8 @@ class _Checker:
             raise self.error(str(error)) from error
 
     def tokens(self) -> NDArray[np.int64]:
-        values = self.array("tokens", self.raw["tokens"])
+        with self.told():
+            values = whole_array("tokens", self.raw["tokens"])
         if values.ndim == 2 and values.shape[0] == 1:
             self.remark(REMARK_BATCH_AXIS)
             values = values[0]
@@ -225,45 +230,12 @@ class _Checker:
         return reduced
 
     def layers(self, name: str, axes: int) -> NDArray[Any]:
-        """Return the layers stacked as ``[L, ...]`` with ``axes`` axes each.
-
-        Hidden states may have one fewer: a single vector for each layer.
-        """
-        value = self.raw[name]
-        if isinstance(value, list | tuple):
-            if not value:
-                raise self.error(f"{name} is empty; allowed is one array for each layer.")
-            inner = _inner_axes(value)
-            if inner > axes:
-                raise self.error(_STEPS.format(name))
-            parts = [
-                self.array(f"{name}, layer {layer},", part) for layer, part in enumerate(value)
-            ]
-            shapes = {part.shape for part in parts}
-            if len(shapes) > 1 and inner == axes:  # steps without their batch axis
-                raise self.error(_STEPS.format(name))
-            if len(shapes) > 1:
-                raise self.error(
-                    f"{name} differ in shape from layer to layer: "
-                    f"{', '.join(map(str, sorted(shapes)))}; save the same tokens for every layer."
-                )
-            for layer, part in enumerate(parts):
-                self.check_float(f"{name}, layer {layer},", part)
-            stacked = np.stack(parts)
-        else:
-            stacked = self.array(name, value)
-            self.check_float(name, stacked)
-        wanted = axes + 1
-        if stacked.ndim == wanted + 1 and 1 in stacked.shape[:2]:
+        """Return the layers of a key stacked as ``[L, ...]`` with ``axes`` axes each."""
+        with self.told():
+            stacked, batch_axis = stacked_layers(name, self.raw[name], axes)
+        if batch_axis:
             self.remark(REMARK_BATCH_AXIS)
-            stacked = stacked[:, 0] if stacked.shape[1] == 1 else stacked[0]
-        vectors = name == "hidden_states" and stacked.ndim == 2
-        if (stacked.ndim != wanted and not vectors) or 0 in stacked.shape:
-            form = "[layers, tokens, features]" if axes == 2 else "[layers, heads, tokens, tokens]"
-            raise self.error(
-                f"{name} together have shape {stacked.shape}; allowed is {form}, none of them 0."
-            )
-        return np.asarray(stacked, dtype=stacked.dtype.newbyteorder("="), order="C")
+        return stacked
 
     def matched_layers(self, hidden: NDArray[Any], attention_layers: int | None) -> NDArray[Any]:
         """Return as many layers of states as there are of attention."""
@@ -321,7 +293,8 @@ class _Checker:
         value = self.raw.get("layers")
         if value is None:
             return None
-        values = self.array("layers", value)
+        with self.told():
+            values = whole_array("layers", value)
         allowed = (
             f"allowed are {count} ascending integers, one for each layer that is there, from 0"
         )
@@ -389,7 +362,8 @@ class _Checker:
         if prompt_length is None:
             self.remark(REMARK_LOGPROBS_DROPPED)
             return None
-        values = self.array("token_logprobs", value)
+        with self.told():
+            values = whole_array("token_logprobs", value)
         if values.ndim == 2 and values.shape[0] == 1:
             self.remark(REMARK_BATCH_AXIS)
             values = values[0]
@@ -403,7 +377,8 @@ class _Checker:
                 f"{answer_tokens} answer tokens; allowed are {answer_tokens} (one for each answer "
                 f"token) or {token_count} (one for each token)."
             )
-        self.check_float("token_logprobs", values)
+        with self.told():
+            check_float("token_logprobs", values)
         if not bool((values <= _LOGPROB_MAX).all()):  # NaN compares false
             raise self.error(
                 "token_logprobs holds NaN or a value above 0; allowed are natural logarithms of "
@@ -439,24 +414,6 @@ class _Checker:
         except TypeError:
             raise self.error(f"{name} is {shown(value)}; allowed is {allowed}.") from None
 
-    def array(self, name: str, value: object) -> NDArray[Any]:
-        if value is None:
-            raise self.error(
-                f"{name} is None; save it, or leave the whole key out where it may be missing."
-            )
-        try:
-            return as_array(value)
-        except ValueError as error:
-            said = str(error).splitlines()[0]
-            raise self.error(f"{name} cannot be read as one array: {said}.") from error
-
-    def check_float(self, name: str, values: NDArray[Any]) -> None:
-        if values.dtype.newbyteorder("=") not in _FLOATS:
-            raise self.error(
-                f"{name} has dtype {values.dtype}; allowed are float16, float32, float64 (and "
-                "bfloat16 as a torch tensor)."
-            )
-
 
 def question_id_text(value: object) -> str:
     """Return a question id as the ``str`` under which all rooms compare it.
@@ -483,13 +440,6 @@ def question_of(raw: object) -> str | None:
         return question_id_text(_scalar(raw["question_id"])) if isinstance(raw, Mapping) else None
     except (KeyError, ValueError):
         return None
-
-
-def _inner_axes(value: Sequence[object]) -> int:
-    """Return the axes of the arrays within sequences within ``value``; 0: it holds none."""
-    first = value[0]
-    inner = first[0] if isinstance(first, list | tuple) and first else None
-    return int(getattr(inner, "ndim", 0))
 
 
 def _scalar(value: object) -> object:
