@@ -79,3 +79,17 @@ def test_an_error_of_a_part_is_raised(tmp_path: Path, monkeypatch: pytest.Monkey
             flusher.wait()
         flusher.close()
     assert not path.exists()
+
+
+def test_without_fdatasync_parts_are_flushed_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on macOS."""
+    flushed: list[int] = []
+    monkeypatch.delattr(os, "fdatasync")
+    monkeypatch.setattr(os, "fsync", flushed.append)
+    flusher = Flusher()
+    with (tmp_path / "a").open("wb") as file:
+        flusher.part(file, STEP_BYTES)
+        flusher.close()
+        assert flushed == [file.fileno()]

@@ -48,7 +48,8 @@ class Flusher:
                 return
             self._part.result()
         self._asked[descriptor] = size_bytes
-        self._part = self._submit(lambda: os.fdatasync(descriptor))
+        flush = getattr(os, "fdatasync", os.fsync)  # macOS has only the latter
+        self._part = self._submit(lambda: flush(descriptor))
 
     def whole(self, file: BinaryIO, path: Path, then: Callable[[], None]) -> None:
         """Flush and close a file and rename it to ``path``; waits where many are under way.
