@@ -101,17 +101,19 @@ def generate(
         if decoding.method == "sample":
             processors.append(_Draws(decoding, [names[place] for place in places]))
         batch = [prompts[place] for place in places]
+        longest = max(map(len, batch))
         out = _asked(
             model,
             tokenizer,
             batch,
-            max(map(len, batch)),
+            longest,
             logits_processor=processors,
             max_new_tokens=max_new_tokens,
             num_beams=decoding.beams if decoding.method == "beam" else 1,
         )
-        rows = out[:, max(map(len, batch)) :].tolist()
-        found.update(zip(places, map(partial(_ended, _end_tokens(model, tokenizer)), rows)))  # noqa: B905
+        rows = out[:, longest:].tolist()
+        answers = map(partial(_ended, _end_tokens(model, tokenizer)), rows)
+        found.update(zip(places, answers, strict=True))
     for place in range(len(prompts)):
         yield found[place]
 
