@@ -11,11 +11,10 @@ import pytest
 from llm.tiny import CHAT_TEMPLATE, make_model, make_tokenizer
 
 from wdsbench.cli.main import main
-from wdsbench.cli.shard_taker import SCORES_NAME
 from wdsbench.records import Trace
 from wdsbench.shards.index import DatasetIndex
 from wdsbench.shards.names import split_of_question
-from wdsbench.traces.files import expand_patterns
+from wdsbench.traces.files import SCORES_NAME, expand_patterns
 from wdsbench.traces.read import read_traces
 
 QUESTIONS = "question_id,question,reference\na,red green,blue\nb,who is the one ?,red\n"

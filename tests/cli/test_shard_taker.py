@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 from llm.tiny import make_model, make_questions, make_tokenizer
 
-from wdsbench.cli.shard_taker import SCORES_NAME, ShardTaker
+from wdsbench.cli.shard_taker import ShardTaker
 from wdsbench.errors import PackError
 from wdsbench.llm.extract import ExtractReport, extract
 from wdsbench.llm.questions import Question
 from wdsbench.llm.score import score_traces
 from wdsbench.pack import PackOptions, pack
 from wdsbench.shards.index import DatasetIndex
+from wdsbench.traces.files import SCORES_NAME
 
 QUESTIONS = make_questions(16)
 #: Every sample its own shard.

@@ -16,13 +16,13 @@ from llm.killer import QUESTIONS, SHARD_OPTIONS, SHARD_SETTINGS
 from llm.test_extract import read_all
 from llm.tiny import make_model, make_poisoned, make_questions, make_tokenizer
 
-from wdsbench.cli.shard_taker import SCORES_NAME
 from wdsbench.errors import ModelError, QuestionError
 from wdsbench.llm.decode import Decoding
 from wdsbench.llm.extract import ExtractReport, extract
 from wdsbench.llm.questions import Question
 from wdsbench.llm.score import score_traces
 from wdsbench.pack import pack
+from wdsbench.traces.files import SCORES_NAME
 
 #: Runs extractions in children, which it kills: one interpreter for them all.
 KILLER = Path(__file__).with_name("killer.py")

@@ -24,8 +24,7 @@ from wdsbench.shards.claim import FolderClaim
 from wdsbench.shards.index import INDEX_NAME, DatasetIndex, IndexFile, superseded_tables
 from wdsbench.shards.journal import JOURNAL_NAME as SHARDS_JOURNAL_NAME
 from wdsbench.shards.shard import is_whole
-
-SCORES_NAME = "ground_truth_scores.csv"
+from wdsbench.traces.files import SCORES_NAME
 
 
 class ShardTaker:

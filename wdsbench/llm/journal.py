@@ -30,10 +30,11 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from wdsbench.files import atomic_file, sync_folder
+from wdsbench.traces import files
 from wdsbench.traces.unpickle import load_pickle
 
-JOURNAL_NAME: Final = "journal.jsonl"
-FAILURES_NAME: Final = "failures.jsonl"
+JOURNAL_NAME: Final = files.JOURNAL_NAME
+FAILURES_NAME: Final = files.FAILURES_NAME
 BATCH_FILES: Final = "batch_[0-9]*.*"
 LEFTOVERS: Final = ".batch_[0-9]*"
 _FORMAT: Final = 1

@@ -22,8 +22,11 @@ SUFFIXES: Final = {
     "npz": (".npz",),
     "hdf5": (".h5", ".hdf5"),
 }
+JOURNAL_NAME: Final = "journal.jsonl"
+FAILURES_NAME: Final = "failures.jsonl"
+SCORES_NAME: Final = "ground_truth_scores.csv"
 #: What ``extract`` and ``score`` leave beside the traces; globs pass over these exact names.
-BESIDE_TRACES: Final = ("journal.jsonl", "failures.jsonl", "ground_truth_scores.csv")
+BESIDE_TRACES: Final = (JOURNAL_NAME, FAILURES_NAME, SCORES_NAME)
 # RFC 1952, section 2.3.1; no pickle starts with these bytes.
 GZIP_MAGIC: Final = b"\x1f\x8b"
 
