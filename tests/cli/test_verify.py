@@ -15,7 +15,7 @@ from shards.damage import flip, spot
 import wdsbench
 from wdsbench.cli.main import main
 from wdsbench.pack import PackOptions, pack
-from wdsbench.shards.claim import MARKER_NAME
+from wdsbench.shards.write.claim import MARKER_NAME
 
 DEMO = Path(wdsbench.__file__).parent / "demo"
 

@@ -23,7 +23,7 @@ from builders import Packed, make_dataset
 from loaded import check_states
 
 from wdsbench import ShardError, TraceDataset, TraceLoader
-from wdsbench.ring.slab import SlabPool
+from wdsbench.slabs.slab import SlabPool
 
 TRACES = 40
 

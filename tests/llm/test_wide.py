@@ -14,8 +14,8 @@ from wdsbench import TraceLoader
 from wdsbench.errors import WdsbenchError
 from wdsbench.llm.extract import extract
 from wdsbench.pack import PackOptions, pack
-from wdsbench.shards.index import IndexFile
-from wdsbench.shards.wide import HALF_MAX
+from wdsbench.shards.format.index import IndexFile
+from wdsbench.shards.format.wide import HALF_MAX
 from wdsbench.traces.read import read_traces
 
 #: float16 keeps 11 bits; below 2**-14 it steps by 2**-24.

@@ -16,7 +16,7 @@ from wdsbench import TraceLoader
 from wdsbench.errors import WdsbenchError
 from wdsbench.loader import team as team_module
 from wdsbench.loader.decode import BatchDecoder
-from wdsbench.ring import SharedSlab
+from wdsbench.slabs import SharedSlab
 
 
 @pytest.fixture(scope="module")

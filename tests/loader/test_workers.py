@@ -28,7 +28,7 @@ from wdsbench import Batch, DecodeError, TraceLoader, WdsbenchError
 from wdsbench.loader import team as team_module
 from wdsbench.loader.decode import BatchDecoder
 from wdsbench.loader.team import SLABS_EACH
-from wdsbench.ring import SharedSlab
+from wdsbench.slabs import SharedSlab
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs memfd_create"),

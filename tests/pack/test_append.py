@@ -14,8 +14,8 @@ from builders import make_raw, write_pickle, write_scores
 from wdsbench import TraceLoader
 from wdsbench.errors import PackError, TraceError
 from wdsbench.pack import PackOptions, pack
-from wdsbench.shards.index import DatasetIndex
-from wdsbench.shards.labels import RowLabels, replace_labels
+from wdsbench.shards.format.index import DatasetIndex
+from wdsbench.shards.write.labels import RowLabels, replace_labels
 
 OPTIONS: dict[str, Any] = {"shard_mb": 0.01, "attention": ("edges", "heads", "sketch")}
 
@@ -220,7 +220,7 @@ def killed_append(tmp_path: Path, where: str) -> None:
 import os, sys
 from pathlib import Path
 sys.path.insert(0, {str(Path(__file__).parents[1])!r})
-import wdsbench.shards.writer as writer
+import wdsbench.shards.write.writer as writer
 from wdsbench.pack import PackOptions, pack
 if {where!r} == "before the index":
     index = writer.IndexFile

@@ -15,10 +15,10 @@ from shards.damage import Sample, rewritten
 from wdsbench.errors import ShardError, TraceError
 from wdsbench.pack import PackOptions, pack
 from wdsbench.pack.unpack import unpack
-from wdsbench.shards.index import DatasetIndex
-from wdsbench.shards.plain import index_tars
-from wdsbench.shards.repair import repair_dataset
-from wdsbench.shards.verify import verify_dataset, verify_tars
+from wdsbench.shards.check.repair import repair_dataset
+from wdsbench.shards.check.verify import verify_dataset, verify_tars
+from wdsbench.shards.format.index import DatasetIndex
+from wdsbench.shards.read.plain import index_tars
 from wdsbench.traces.read import read_traces
 from wdsbench.traces.write import write_traces
 

@@ -18,8 +18,8 @@ from builders import LAYERS, make_dataset, make_raw, write_pickle, write_scores
 from wdsbench import TraceLoader
 from wdsbench.errors import PackError, ScoreError, TraceError, WdsbenchError
 from wdsbench.pack import PackOptions, pack
-from wdsbench.shards.index import DatasetIndex
-from wdsbench.shards.writer import DatasetWriter
+from wdsbench.shards.format.index import DatasetIndex
+from wdsbench.shards.write.writer import DatasetWriter
 
 
 def raws_of(count: int, **changes: Any) -> list[dict[str, Any]]:
@@ -278,8 +278,8 @@ def killed_run(folder: Path, *, at_end: bool = False) -> None:
     code = f"""
 import os
 from pathlib import Path
-from wdsbench.shards.rows import SampleRow
-from wdsbench.shards.writer import DatasetWriter
+from wdsbench.shards.format.rows import SampleRow
+from wdsbench.shards.write.writer import DatasetWriter
 writer = DatasetWriter(Path({str(folder)!r}), shard_mb=1e-6)
 row = SampleRow("k", "q", 0, 1, 1, -1, 1.0, 1.0)
 for split in ("train", "val"):

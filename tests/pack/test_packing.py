@@ -10,8 +10,8 @@ from builders import make_raw, write_pickle
 
 from wdsbench.errors import PackError, ScoreError, TraceError
 from wdsbench.pack import Packing, PackOptions, PackReport, pack
-from wdsbench.shards.index import DatasetIndex
-from wdsbench.shards.journal import JOURNAL_NAME
+from wdsbench.shards.format.index import DatasetIndex
+from wdsbench.shards.write.journal import JOURNAL_NAME
 
 FILES, TRACES = 5, 8
 #: So small that a file's samples stand in several shards.
@@ -164,7 +164,7 @@ def test_whatever_stops_a_run_that_resumes_nothing_is_lost(
         raise KeyboardInterrupt
 
     if how == "stopped":  # while finished shards are read again, which takes its time
-        monkeypatch.setattr("wdsbench.shards.writer.is_whole", stopped)
+        monkeypatch.setattr("wdsbench.shards.write.writer.is_whole", stopped)
     with pytest.raises((PackError, KeyboardInterrupt)):
         Packing(out, OPTIONS, resume=True)
     assert contents(out) == before

@@ -17,8 +17,8 @@ from builders import make_raw, write_pickle, write_scores
 
 from wdsbench.errors import PackError, ScoreError
 from wdsbench.pack import PackOptions, pack
-from wdsbench.shards.index import DatasetIndex
-from wdsbench.shards.journal import JOURNAL_NAME
+from wdsbench.shards.format.index import DatasetIndex
+from wdsbench.shards.write.journal import JOURNAL_NAME
 from wdsbench.traces.read import read_traces
 
 FILES, TRACES = 8, 12
@@ -115,7 +115,7 @@ def test_killed_again_and_again(options: dict[str, Any], workers: int, tmp_path:
 
 def stop_after(monkeypatch: pytest.MonkeyPatch, samples: int) -> None:
     """Let the next run raise after some samples."""
-    from wdsbench.shards.writer import DatasetWriter
+    from wdsbench.shards.write.writer import DatasetWriter
 
     add = DatasetWriter.add
     left = [samples]

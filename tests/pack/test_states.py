@@ -9,7 +9,7 @@ import pytest
 
 from wdsbench.errors import PackError
 from wdsbench.pack.states import half_states
-from wdsbench.shards.wide import to_half
+from wdsbench.shards.format.wide import to_half
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from wdsbench.records import SPLITS
-from wdsbench.shards.index import DatasetIndex
-from wdsbench.shards.members import MEMBERS
-from wdsbench.shards.rows import SampleRow
-from wdsbench.shards.writer import DatasetWriter
+from wdsbench.shards.format.index import DatasetIndex
+from wdsbench.shards.format.members import MEMBERS
+from wdsbench.shards.format.rows import SampleRow
+from wdsbench.shards.write.writer import DatasetWriter
 
 BLOCK = 512
 

@@ -17,9 +17,9 @@ from builders import Packed, make_dataset, make_raw, write_pickle, write_scores
 
 from wdsbench import DecodeError, Member, ShardError
 from wdsbench.pack import pack
-from wdsbench.shards.index import DatasetIndex
-from wdsbench.shards.members import MEMBERS
-from wdsbench.shards.open import open_index
+from wdsbench.shards.format.index import DatasetIndex
+from wdsbench.shards.format.members import MEMBERS
+from wdsbench.shards.read.open import open_index
 from wdsbench.stream import (
     EpochShuffle,
     PieceList,

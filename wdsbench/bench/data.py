@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from wdsbench.files import atomic_file
 from wdsbench.progress import Progress, no_progress
-from wdsbench.shards.index import INDEX_NAME, FieldEntry
-from wdsbench.shards.members import HIDDEN, META, npy_pieces
-from wdsbench.shards.names import make_key
-from wdsbench.shards.rows import SampleRow
-from wdsbench.shards.tar import Pieces
-from wdsbench.shards.writer import MEGABYTE, DatasetWriter
+from wdsbench.shards.format.index import INDEX_NAME, FieldEntry
+from wdsbench.shards.format.members import HIDDEN, META, npy_pieces
+from wdsbench.shards.format.names import make_key
+from wdsbench.shards.format.rows import SampleRow
+from wdsbench.shards.format.tar import Pieces
+from wdsbench.shards.write.writer import MEGABYTE, DatasetWriter
 
 RAW_NAME = "states.f16"
 SHARDS_NAME = "shards"

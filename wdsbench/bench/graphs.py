@@ -19,9 +19,9 @@ from wdsbench.bench.traces import TraceShape
 from wdsbench.files import atomic_file
 from wdsbench.progress import Progress, no_progress
 from wdsbench.records import LayerEdges
-from wdsbench.shards.index import INDEX_NAME
-from wdsbench.shards.members import edge_members
-from wdsbench.shards.writer import MEGABYTE, DatasetWriter
+from wdsbench.shards.format.index import INDEX_NAME
+from wdsbench.shards.format.members import edge_members
+from wdsbench.shards.write.writer import MEGABYTE, DatasetWriter
 
 PT_NAME = "graphs-pt"
 

@@ -15,9 +15,9 @@ import numpy as np
 from wdsbench.bench.data import SHARDS_NAME, write_samples
 from wdsbench.bench.traces import TraceShape
 from wdsbench.progress import Progress, no_progress
-from wdsbench.shards.index import INDEX_NAME
-from wdsbench.shards.tar import TarWriter
-from wdsbench.shards.writer import DatasetWriter
+from wdsbench.shards.format.index import INDEX_NAME
+from wdsbench.shards.format.tar import TarWriter
+from wdsbench.shards.write.writer import DatasetWriter
 
 #: Smaller writes are written: a file system keeps holes in blocks of 4 KiB.
 HOLE_LEAST_BYTES = 1 << 16

@@ -19,8 +19,8 @@ from wdsbench.bench.data import (
 )
 from wdsbench.files import atomic_file
 from wdsbench.progress import Progress, no_progress
-from wdsbench.shards.index import INDEX_NAME
-from wdsbench.shards.writer import MEGABYTE, DatasetWriter
+from wdsbench.shards.format.index import INDEX_NAME
+from wdsbench.shards.write.writer import MEGABYTE, DatasetWriter
 
 
 @dataclass(frozen=True)

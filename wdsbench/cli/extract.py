@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from wdsbench.llm.extract import ExtractReport
     from wdsbench.llm.questions import Question
     from wdsbench.pack import PackOptions
-    from wdsbench.shards.index import IndexFile
+    from wdsbench.shards.format.index import IndexFile
 
 EXAMPLE = "wdsbench extract --model ./my-model --questions questions.jsonl --out traces_data/"
 

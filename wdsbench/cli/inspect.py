@@ -50,7 +50,7 @@ def _inspected(sources: list[str], sample: str | None, ranges: int, seed: int) -
         if sample is not None:
             return inspect.inspect_raw_sample(sources, sample)
         return inspect.inspect_raw(sources, progress=bar)
-    from wdsbench.shards.open import open_index
+    from wdsbench.shards.read.open import open_index
 
     index = open_index(sources[0] if len(sources) == 1 else sources)
     if sample is not None:

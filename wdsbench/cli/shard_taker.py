@@ -20,10 +20,10 @@ from wdsbench.llm.questions import Question
 from wdsbench.llm.score_parts import digest_of_references, join_parts, remove_parts, score_part
 from wdsbench.pack import Packing, PackOptions
 from wdsbench.pack.resume import removed_files
-from wdsbench.shards.claim import FolderClaim
-from wdsbench.shards.index import INDEX_NAME, DatasetIndex, IndexFile, superseded_tables
-from wdsbench.shards.journal import JOURNAL_NAME as SHARDS_JOURNAL_NAME
-from wdsbench.shards.shard import is_whole
+from wdsbench.shards.format.index import INDEX_NAME, DatasetIndex, IndexFile, superseded_tables
+from wdsbench.shards.write.claim import FolderClaim
+from wdsbench.shards.write.journal import JOURNAL_NAME as SHARDS_JOURNAL_NAME
+from wdsbench.shards.write.shard import is_whole
 from wdsbench.traces.files import SCORES_NAME
 
 

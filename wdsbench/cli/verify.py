@@ -15,7 +15,7 @@ from wdsbench.cli.terminal import all_words, bar, print_json, stdout
 
 if TYPE_CHECKING:
     from wdsbench.llm.recompute import RecomputeReport
-    from wdsbench.shards.verify import VerifyReport
+    from wdsbench.shards.check.verify import VerifyReport
     from wdsbench.traces.verify import RawReport
 
 EXAMPLE = "wdsbench verify shards/ --repair --out repaired/"
@@ -90,7 +90,7 @@ def _verified(
         if fast:
             raise ValueError("--fast is for data sets; raw traces have no index to be checked by")
         return verify_raw(sources, progress=bar)
-    from wdsbench.shards.verify import tar_paths, verify_dataset, verify_tars
+    from wdsbench.shards.check.verify import tar_paths, verify_dataset, verify_tars
 
     if Path(sources[0]).is_dir():
         return verify_dataset(Path(sources[0]), fast=fast, threads=threads, progress=bar)
@@ -110,7 +110,7 @@ def _recomputed(
     from wdsbench.llm.model import load_model
     from wdsbench.llm.recompute import recompute
     from wdsbench.llm.stored import pick_from_dataset, pick_from_raw
-    from wdsbench.shards.open import open_index
+    from wdsbench.shards.read.open import open_index
 
     if shards:
         index = open_index(sources[0] if len(sources) == 1 else sources)
@@ -121,7 +121,7 @@ def _recomputed(
 
 
 def _repair(folder: Path, out: Path, as_json: bool) -> None:
-    from wdsbench.shards.repair import LOST_NAME, repair_dataset
+    from wdsbench.shards.check.repair import LOST_NAME, repair_dataset
 
     report = repair_dataset(folder, out, progress=bar)
     if as_json:
@@ -147,7 +147,7 @@ def _repair(folder: Path, out: Path, as_json: bool) -> None:
 
 def _show(report: VerifyReport | RawReport) -> None:
     """Print a report for people."""
-    from wdsbench.shards.verify import VerifyReport
+    from wdsbench.shards.check.verify import VerifyReport
 
     if isinstance(report, VerifyReport):
         how = "sizes and headers only" if report.fast else f"{report.bytes_read / 1e6:.1f} MB read"

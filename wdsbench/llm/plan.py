@@ -33,7 +33,7 @@ from wdsbench.llm.extract import extract
 from wdsbench.llm.model import quiet_transformers, require_source
 from wdsbench.llm.questions import Question
 from wdsbench.llm.states import TOKENS
-from wdsbench.shards.tar import BLOCK_BYTES
+from wdsbench.shards.format.tar import BLOCK_BYTES
 from wdsbench.traces.attention import (
     ATTENTION_KINDS,
     EDGE_RULE,

@@ -51,7 +51,7 @@ from wdsbench.llm.states import Answered, StateReader
 from wdsbench.llm.stored import StoredTrace
 from wdsbench.progress import Progress, no_progress
 from wdsbench.records import EdgeLists
-from wdsbench.shards.index import layers_in_words
+from wdsbench.shards.format.index import layers_in_words
 from wdsbench.traces.attention import AttentionRules, EdgeRule
 
 #: Half of the last of float16's 11 binary digits.

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from wdsbench import _core
 from wdsbench.errors import DecodeError, ShardError
 from wdsbench.records import EdgeLists
-from wdsbench.shards.index import DatasetIndex
-from wdsbench.shards.members import (
+from wdsbench.shards.format.index import DatasetIndex
+from wdsbench.shards.format.members import (
     ATTENTION,
     EDGES_INDEX,
     EDGES_POINTER,

@@ -19,8 +19,8 @@ from wdsbench.loader.select import (
     select_layers,
     select_tokens,
 )
-from wdsbench.shards.index import DatasetIndex
-from wdsbench.shards.members import SKETCH
+from wdsbench.shards.format.index import DatasetIndex
+from wdsbench.shards.format.members import SKETCH
 
 FIELDS = ("hidden", "logprobs", "meta", "sketch")
 VERIFY = ("header", "hash")

@@ -19,8 +19,8 @@ from wdsbench.loader.plan import is_sparse
 from wdsbench.loader.reading import Reading
 from wdsbench.loader.select import Tokens
 from wdsbench.records import Batch
-from wdsbench.ring import OrdinaryMemory
-from wdsbench.shards.open import open_index
+from wdsbench.shards.read.open import open_index
+from wdsbench.slabs import OrdinaryMemory
 from wdsbench.stream.files import open_shards
 
 #: Samples decoded in one call; their tensors lie in one block of memory.

@@ -19,9 +19,8 @@ from wdsbench.loader.graph import graph_batch
 from wdsbench.loader.members import MemberBytes
 from wdsbench.loader.plan import DecodePlan, RowsLayout, element_bytes, rows_layout
 from wdsbench.records import Batch
-from wdsbench.ring import SlabPool
-from wdsbench.shards.index import DatasetIndex
-from wdsbench.shards.members import (
+from wdsbench.shards.format.index import DatasetIndex
+from wdsbench.shards.format.members import (
     EDGES_INDEX,
     EDGES_POINTER,
     EDGES_WEIGHT,
@@ -33,6 +32,7 @@ from wdsbench.shards.members import (
     SKETCH,
     SKETCH_VALUES,
 )
+from wdsbench.slabs import SlabPool
 
 #: Members and parts of them in a decode job, in the order of its columns.
 STATE_COLUMNS = tuple(

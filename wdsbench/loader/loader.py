@@ -34,9 +34,9 @@ from wdsbench.loader.steps import Start, turns_after
 from wdsbench.loader.team import WorkerTeam
 from wdsbench.loader.worker import Filled
 from wdsbench.records import Batch, FieldSpec
-from wdsbench.ring import OrdinaryMemory, SlabCursor
-from wdsbench.ring.transfer import DeviceCopies
-from wdsbench.shards.open import open_index
+from wdsbench.shards.read.open import open_index
+from wdsbench.slabs import OrdinaryMemory, SlabCursor
+from wdsbench.slabs.transfer import DeviceCopies
 from wdsbench.stream.files import open_shards
 
 #: Batches that are being decoded or wait for it while the trainer has another.

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from wdsbench import _core
 from wdsbench.errors import DecodeError, ShardError
 from wdsbench.records import Member
-from wdsbench.shards.index import DatasetIndex
-from wdsbench.shards.members import META
+from wdsbench.shards.format.index import DatasetIndex
+from wdsbench.shards.format.members import META
 from wdsbench.stream.members import parse_array
 
 T = TypeVar("T")

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wdsbench.errors import DecodeError
-from wdsbench.shards.index import DatasetIndex
-from wdsbench.shards.members import (
+from wdsbench.shards.format.index import DatasetIndex
+from wdsbench.shards.format.members import (
     EDGES_INDEX,
     EDGES_POINTER,
     EDGES_WEIGHT,

@@ -34,8 +34,8 @@ from wdsbench.loader.plan import DecodePlan
 from wdsbench.loader.reading import Reading
 from wdsbench.loader.steps import Start
 from wdsbench.loader.worker import Failed, Filled, Finished, WorkerTask, work
-from wdsbench.ring import Lease, SharedSlab
-from wdsbench.ring.transfer import is_done, pin, recorded_events
+from wdsbench.slabs import Lease, SharedSlab
+from wdsbench.slabs.transfer import is_done, pin, recorded_events
 from wdsbench.stream import this_consumer
 
 #: Slabs of each worker: one that it fills, two that wait here, one that the consumer holds.

@@ -29,7 +29,7 @@ from wdsbench.loader.decode import BatchDecoder
 from wdsbench.loader.plan import DecodePlan
 from wdsbench.loader.reading import Reading
 from wdsbench.loader.stats import disk_bytes
-from wdsbench.ring import SharedSlab, SlabCursor, SlabFullError
+from wdsbench.slabs import SharedSlab, SlabCursor, SlabFullError
 from wdsbench.stream.assign import Consumer, appoint
 from wdsbench.stream.files import open_shards
 

@@ -14,9 +14,9 @@ from wdsbench.pack.reduce import load_reduction, parse_reduce
 from wdsbench.pack.samples import SamplePacker
 from wdsbench.pack.tally import LayerTotals, Tally
 from wdsbench.records import SPLITS
-from wdsbench.shards.index import DatasetIndex, LabelsEntry
-from wdsbench.shards.members import ATTENTION as FULL
-from wdsbench.shards.members import EDGES_POINTER, HEADS_POINTER, HIDDEN, SKETCH
+from wdsbench.shards.format.index import DatasetIndex, LabelsEntry
+from wdsbench.shards.format.members import ATTENTION as FULL
+from wdsbench.shards.format.members import EDGES_POINTER, HEADS_POINTER, HIDDEN, SKETCH
 
 
 def check_same_options(base: DatasetIndex, options: PackOptions, labels: LabelsEntry) -> None:

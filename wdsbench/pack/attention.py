@@ -13,7 +13,7 @@ from wdsbench.pack.extracted import require_as_asked
 from wdsbench.pack.options import PackOptions
 from wdsbench.pack.refusal import refusal
 from wdsbench.records import EdgeLists, LayerEdges, ReducedAttention, Trace
-from wdsbench.shards.members import (
+from wdsbench.shards.format.members import (
     ATTENTION,
     EDGES_WEIGHT,
     HEADS_WEIGHT,
@@ -24,12 +24,12 @@ from wdsbench.shards.members import (
     head_members,
     npy_pieces,
 )
-from wdsbench.shards.tar import Pieces
+from wdsbench.shards.format.tar import Pieces
 from wdsbench.traces.attention import MapError, as_maps, reduce_maps
 
 if TYPE_CHECKING:  # processes that read files do without the index
     from wdsbench.pack.tally import Tally
-    from wdsbench.shards.index import FieldEntry
+    from wdsbench.shards.format.index import FieldEntry
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def attention_fields(
     options: PackOptions, layers: int, heads: int, tally: Tally
 ) -> dict[str, FieldEntry]:
     """Return what the index says of the kinds that were made."""
-    from wdsbench.shards.index import FieldEntry
+    from wdsbench.shards.format.index import FieldEntry
 
     by_rule = f"{options.edge_rule} of the mean over heads, as {EDGES_WEIGHT}"
     if tally.graphs:

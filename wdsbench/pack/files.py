@@ -26,7 +26,7 @@ from wdsbench.pack.scores import read_scores
 from wdsbench.pack.workers import prepared_files
 from wdsbench.progress import Progress, no_progress
 from wdsbench.records import Trace
-from wdsbench.shards.names import split_of_question, splits_of_files
+from wdsbench.shards.format.names import split_of_question, splits_of_files
 from wdsbench.traces.files import expand_patterns
 from wdsbench.traces.read import read_traces
 

@@ -14,7 +14,7 @@ from wdsbench.pack.scores import ScoreTable, label_of
 from wdsbench.records import Trace
 
 if TYPE_CHECKING:  # processes that read files do without the index
-    from wdsbench.shards.index import LabelsEntry
+    from wdsbench.shards.format.index import LabelsEntry
 
 _CHUNK_BYTES = 1 << 20
 _SHOWN_NUMBERS = 8
@@ -94,7 +94,7 @@ def labels_entry(
     Raises:
         ScoreError: The file cannot be read.
     """
-    from wdsbench.shards.index import LabelsEntry
+    from wdsbench.shards.format.index import LabelsEntry
 
     if scores is None:
         return LabelsEntry(source="traces")

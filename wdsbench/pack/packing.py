@@ -37,9 +37,9 @@ from wdsbench.pack.resume import run_of
 from wdsbench.pack.run import PackReport, PackRun
 from wdsbench.pack.scores import read_scores
 from wdsbench.records import Trace
-from wdsbench.shards.journal import JOURNAL_NAME
-from wdsbench.shards.names import split_of_question
-from wdsbench.shards.writer import DatasetWriter
+from wdsbench.shards.format.names import split_of_question
+from wdsbench.shards.write.journal import JOURNAL_NAME
+from wdsbench.shards.write.writer import DatasetWriter
 
 
 class Packing:

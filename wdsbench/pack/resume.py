@@ -12,10 +12,10 @@ from wdsbench.errors import PackError
 from wdsbench.pack.options import PackOptions
 from wdsbench.pack.samples import SamplePacker
 from wdsbench.pack.tally import Tally
-from wdsbench.shards.index import INDEX_NAME, LabelsEntry
-from wdsbench.shards.journal import JOURNAL_NAME, read_journal
-from wdsbench.shards.rows import SampleRow
-from wdsbench.shards.writer import DatasetWriter
+from wdsbench.shards.format.index import INDEX_NAME, LabelsEntry
+from wdsbench.shards.format.rows import SampleRow
+from wdsbench.shards.write.journal import JOURNAL_NAME, read_journal
+from wdsbench.shards.write.writer import DatasetWriter
 
 
 def run_of(

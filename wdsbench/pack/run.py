@@ -34,8 +34,8 @@ from wdsbench.pack.resume import (
 from wdsbench.pack.samples import SamplePacker, fields_of
 from wdsbench.pack.tally import Tally
 from wdsbench.records import Trace
-from wdsbench.shards.index import DatasetIndex, IndexFile, LabelsEntry
-from wdsbench.shards.writer import DatasetWriter
+from wdsbench.shards.format.index import DatasetIndex, IndexFile, LabelsEntry
+from wdsbench.shards.write.writer import DatasetWriter
 
 
 @dataclass

@@ -18,11 +18,11 @@ from wdsbench.pack.reduce import Reduction
 from wdsbench.pack.refusal import refusal
 from wdsbench.pack.tally import LayerTotals, Tally
 from wdsbench.records import SPLITS, Trace
-from wdsbench.shards.index import FieldEntry, layers_in_words
-from wdsbench.shards.members import HIDDEN, META, meta_member
-from wdsbench.shards.names import make_key
-from wdsbench.shards.rows import SampleRow
-from wdsbench.shards.writer import DatasetWriter
+from wdsbench.shards.format.index import FieldEntry, layers_in_words
+from wdsbench.shards.format.members import HIDDEN, META, meta_member
+from wdsbench.shards.format.names import make_key
+from wdsbench.shards.format.rows import SampleRow
+from wdsbench.shards.write.writer import DatasetWriter
 from wdsbench.traces.origin import UnpackedTrace
 
 __all__ = ["LayerTotals", "SamplePacker", "fields_of"]

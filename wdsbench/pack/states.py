@@ -1,6 +1,6 @@
 """States to float16, at memory speed where nothing is out of range.
 
-The same result as :func:`wdsbench.shards.wide.to_half`, which is asked wherever a value is not
+The same result as `to_half` of shards.format.wide, which is asked wherever a value is not
 finite or beyond float16; block by block, so that no temporary leaves a core's cache.
 """
 
@@ -11,14 +11,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from wdsbench.shards.wide import HALF_MAX, HalfStates, to_half
+from wdsbench.shards.format.wide import HALF_MAX, HalfStates, to_half
 
 _MAGNITUDE: Final = np.uint16(0x7FFF)
 _BLOCK_ELEMENTS: Final = 64 * 1024
 
 
 def half_states(hidden: NDArray[Any], *, overflow: str) -> HalfStates:
-    """Return ``[L, T, D]`` float states as float16; see :func:`wdsbench.shards.wide.to_half`.
+    """Return ``[L, T, D]`` float states as float16; see `to_half`.
 
     Raises:
         PackError: NaN, or a layer beyond float16 under ``overflow="error"``.

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wdsbench.shards.wide import HalfStates
+from wdsbench.shards.format.wide import HalfStates
 
 if TYPE_CHECKING:  # processes that read files do without the index
-    from wdsbench.shards.index import LayerEntry
+    from wdsbench.shards.format.index import LayerEntry
 
 
 @dataclass
@@ -55,7 +55,7 @@ class LayerTotals:
 
     def entries(self) -> list[LayerEntry]:
         """Return what the index says of the layers."""
-        from wdsbench.shards.index import LayerEntry
+        from wdsbench.shards.format.index import LayerEntry
 
         return [
             LayerEntry(

@@ -29,7 +29,7 @@ import numpy as np
 from wdsbench.errors import PackError, WdsbenchError
 from wdsbench.pack.memory import keep_freed_memory
 from wdsbench.pack.prepare import Prepared, Preparer
-from wdsbench.shards.tar import Pieces
+from wdsbench.shards.format.tar import Pieces
 
 _BUFFER_BYTES = 1 << 18
 #: What a worker runs; its end of the pipe is the one argument. Ctrl-C is the parent's to answer.

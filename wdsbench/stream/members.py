@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from wdsbench import _core
 from wdsbench.errors import DecodeError, ShardError
 from wdsbench.records import Member
-from wdsbench.shards.index import DatasetIndex
-from wdsbench.shards.members import MEMBERS
+from wdsbench.shards.format.index import DatasetIndex
+from wdsbench.shards.format.members import MEMBERS
 
 
 class SampleMembers:

@@ -14,11 +14,11 @@ from wdsbench.train import metrics
 from wdsbench.train.bootstrap import Comparison, Interval, compare
 from wdsbench.train.config import TrainConfig
 from wdsbench.train.fitted import FittedDetector
+from wdsbench.train.plots import ReliabilityCurve
 from wdsbench.train.records import FitResult
 from wdsbench.train.results import DetectorResult, Difference
 from wdsbench.train.source import Examples
 from wdsbench.train.temperature import fit_temperature, scaled
-from wdsbench.view.plots import ReliabilityCurve
 
 BASELINE = "logprob_mean"
 

@@ -47,6 +47,7 @@ from wdsbench.train.fitting import (
 from wdsbench.train.keeper import StopSwitch
 from wdsbench.train.log import METRICS_NAME, TENSORBOARD_NAME, MetricsLog
 from wdsbench.train.measure import Outcome, measure, reliability_curves
+from wdsbench.train.plots import RocCurve, plot_reliability, plot_roc, plot_training
 from wdsbench.train.ranks import Ranks, open_ranks, rank_device
 from wdsbench.train.report import write_markdown
 from wdsbench.train.results import RESULTS_NAME, Results, load_results, write_results
@@ -59,7 +60,6 @@ from wdsbench.train.source import (
     read_examples,
 )
 from wdsbench.train.state import load_state, remove_state, require_same
-from wdsbench.view.plots import RocCurve, plot_reliability, plot_roc, plot_training
 
 SCORES_NAME = "scores.csv"
 REPORT_NAME = "report.md"

@@ -36,6 +36,7 @@ from wdsbench.train.bootstrap import Comparison, compare
 from wdsbench.train.config import TrainConfig
 from wdsbench.train.device import choose_device
 from wdsbench.train.measure import BASELINE, bounds, difference
+from wdsbench.train.plots import RocCurve, plot_roc
 from wdsbench.train.ranks import Ranks, open_ranks, rank_device
 from wdsbench.train.report import write_markdown
 from wdsbench.train.results import (
@@ -49,7 +50,6 @@ from wdsbench.train.results import (
 )
 from wdsbench.train.run import REPORT_NAME, ROC_NAME, SCORES_NAME, result_files
 from wdsbench.train.run import train as train_once
-from wdsbench.view.plots import RocCurve, plot_roc
 
 #: Figures that are averaged; those of them that are None are None in the mean.
 AVERAGED = (

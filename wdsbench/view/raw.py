@@ -14,7 +14,7 @@ import numpy as np
 
 from wdsbench.errors import TraceError
 from wdsbench.records import EdgeLists, LayerEdges, ReducedAttention, Trace
-from wdsbench.shards.members import causal_half
+from wdsbench.shards.format.members import causal_half
 from wdsbench.traces.attention import as_maps
 from wdsbench.traces.check import check_trace, question_of
 from wdsbench.traces.objects import raw_objects

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from wdsbench.shards.index import DatasetIndex
-from wdsbench.shards.open import open_index
+from wdsbench.shards.format.index import DatasetIndex
+from wdsbench.shards.read.open import open_index
 from wdsbench.traces.attention import AttentionRules, MapError, as_maps, join_layers, reduce_maps
 from wdsbench.traces.files import kind_of
 from wdsbench.view.raw import read_raw

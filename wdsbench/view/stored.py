@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from wdsbench.errors import DecodeError, ShardError
 from wdsbench.records import SPLITS, EdgeLists, Member, ReducedAttention
-from wdsbench.shards.index import DatasetIndex
-from wdsbench.shards.members import (
+from wdsbench.shards.format.index import DatasetIndex
+from wdsbench.shards.format.members import (
     ATTENTION,
     EDGES_INDEX,
     EDGES_POINTER,

@@ -1,0 +1,418 @@
+"""Every damage is found, with shard, member and byte; a sound data set reports nothing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from builders import Packed, make_dataset, write_pickle
+from shards.damage import BLOCK, flip, spot
+
+from wdsbench.pack import PackOptions, pack
+from wdsbench.shards.check.problems import KINDS, Problem
+from wdsbench.shards.check.shard_check import ShardCheck
+from wdsbench.shards.check.verify import VerifyReport, verify_dataset, verify_tars
+from wdsbench.shards.format.index import DatasetIndex
+from wdsbench.shards.format.members import MEMBERS
+from wdsbench.shards.format.table import write_table
+from wdsbench.shards.write.claim import MARKER_NAME, FolderClaim
+
+ALL_KINDS = ("edges", "heads", "sketch", "full")
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Packed:
+    return make_dataset(
+        tmp_path_factory.mktemp("data"),
+        traces=30,
+        shard_mb=0.05,
+        options=PackOptions(attention=ALL_KINDS, threads=1),
+    )
+
+
+@pytest.fixture
+def copy(packed: Packed, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(packed.folder, tmp_path / "copy"))
+
+
+def places(report: VerifyReport) -> list[tuple[str, str | None, str | None, int | None]]:
+    assert {problem.kind for problem in report.problems} <= set(KINDS)
+    return [(p.kind, p.shard, p.member, p.offset_bytes) for p in report.problems]
+
+
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("attention", [ALL_KINDS, ("edges", "sketch"), ()])
+def test_a_sound_data_set_reports_nothing(
+    tmp_path: Path, attention: tuple[str, ...], fast: bool
+) -> None:
+    made = make_dataset(tmp_path, traces=20, options=PackOptions(attention=attention, threads=1))
+    report = verify_dataset(made.folder, fast=fast)
+    assert report.sound
+    assert (report.samples, report.damaged_samples, report.notes) == (20, 0, [])
+    sizes = [path.stat().st_size for path in made.folder.glob("*.tar")]
+    assert report.shards == len(sizes)
+    assert fast or report.bytes_read == sum(sizes)
+
+
+def test_scaled_layers_and_infinities_are_sound(tmp_path: Path) -> None:
+    made = make_dataset(tmp_path, traces=6, dtype=np.float32)
+    states = next(iter(made.raws.values()))["hidden_states"]
+    states[1][0, 0], states[2][0, 1] = 1e6, np.inf
+    write_pickle(tmp_path / "wide" / "a.pkl", list(made.raws.values()))
+    scores = tmp_path / "scores.csv"
+    pack([str(tmp_path / "wide" / "*.pkl")], tmp_path / "out", scores=scores)
+    index = DatasetIndex.open(tmp_path / "out")
+    assert [entry.scaled_samples for entry in index.file.layers] == [0, 1, 0]
+    assert [entry.infinities for entry in index.file.layers] == [0, 0, 1]
+    assert verify_dataset(tmp_path / "out").sound
+
+
+def test_reduced_states_are_sound_and_their_file_is_checked(tmp_path: Path) -> None:
+    made = make_dataset(tmp_path, traces=20, options=PackOptions(reduce="pca:3", threads=1))
+    assert verify_dataset(made.folder).sound
+    (file,) = made.folder.glob("reduction-*")
+    flip(file, 200)
+    assert places(verify_dataset(made.folder)) == [("hash", file.name, None, None)]
+    file.unlink()
+    assert places(verify_dataset(made.folder)) == [("missing", file.name, None, None)]
+
+
+# One flipped byte: (what, member, its place relative to the data or "end", kind, exact place).
+FLIPS: list[tuple[str, str, Callable[[Any], int], str, bool]] = [
+    ("payload of the states", "hidden.npy", lambda m: m.offset + m.size - 3, "hash", False),
+    ("payload of a sketch", "sketch.npy", lambda m: m.offset + 200, "hash", False),
+    ("text of meta.json", "meta.json", lambda m: m.offset + 40, "hash", False),
+    ("an edge", "edges_index.npy", lambda m: m.offset + 130, "hash", False),
+    ("name in a tar header", "hidden.npy", lambda m: m.offset - BLOCK + 2, "header", True),
+    ("size in a tar header", "heads_ptr.npy", lambda m: m.offset - BLOCK + 130, "header", True),
+    ("magic of a tar header", "meta.json", lambda m: m.offset - BLOCK + 258, "header", True),
+    ("tail of a tar header", "meta.json", lambda m: m.offset - 1, "header", True),
+    ("padding", "meta.json", lambda m: m.end - 1, "padding", True),
+    ("magic of an npy", "hidden.npy", lambda m: m.offset, "hash", True),
+]
+
+
+@pytest.mark.parametrize("row", [0, 4, 29])
+@pytest.mark.parametrize("what", FLIPS, ids=[row[0] for row in FLIPS])
+def test_a_flipped_byte(copy: Path, what: Any, row: int) -> None:
+    _, member, place, kind, exact = what
+    where = spot(copy, row, member)
+    offset = place(where)
+    flip(where.shard, offset)
+    report = verify_dataset(copy)
+    assert places(report) == [
+        (kind, where.shard.name, where.name, offset if exact else where.offset)
+    ]
+    assert report.problems[0].question_id == DatasetIndex.open(copy).question_id(row)
+    assert report.damaged_samples == 1
+
+
+def test_no_byte_of_a_shard_is_left_out(copy: Path) -> None:
+    """Any bit, anywhere: found, and laid at the door of the member that it lies in."""
+    index = DatasetIndex.open(copy)
+    shard = index.shard_path(0)
+    rows = range(index.first_rows[1])
+    members = [spot(index, row, m) for row in rows for m in MEMBERS if spot(index, row, m).size]
+    for offset in np.random.default_rng(0).integers(0, shard.stat().st_size, 300).tolist():
+        flip(shard, offset, 1 << offset % 8)
+        check = ShardCheck(index, 0)
+        problems = [p for sample in check.samples() for p in sample.problems] + check.problems
+        (problem,) = problems
+        own = [m.name for m in members if m.offset - BLOCK <= offset < m.end]
+        assert [problem.member] == (own or [None]), (offset, problem)
+        if problem.kind != "hash":
+            assert problem.offset_bytes == offset
+        flip(shard, offset, 1 << offset % 8)
+    assert verify_dataset(copy).sound
+
+
+def test_headers_are_found_without_reading_payloads(copy: Path) -> None:
+    first, second = spot(copy, 0, "hidden.npy"), spot(copy, 0, "sketch.npy")
+    flip(first.shard, first.offset - BLOCK + 2)
+    flip(second.shard, second.offset)
+    flip(second.shard, second.offset + second.size - 1)  # payload: not looked at
+    assert places(verify_dataset(copy, fast=True)) == [
+        ("header", first.shard.name, first.name, first.offset - BLOCK + 2),
+        ("npy", second.shard.name, second.name, second.offset),
+    ]
+
+
+def test_every_damage_of_a_shard_is_listed(copy: Path) -> None:
+    wanted = []
+    for row, member in ((0, "hidden.npy"), (1, "meta.json"), (2, "sketch.npy")):
+        where = spot(copy, row, member)
+        flip(where.shard, where.offset - BLOCK + 5)
+        flip(where.shard, where.offset + where.size - 1)
+        wanted.append(("header", where.shard.name, where.name, where.offset - BLOCK + 5))
+        wanted.append(("hash", where.shard.name, where.name, where.offset))
+    assert places(verify_dataset(copy)) == wanted
+
+
+# Where a shard is cut: in its last sample, in a member's header, between two members, in the end.
+CUTS: list[tuple[str, Callable[[Any, int], int]]] = [
+    ("inside a payload", lambda m, _: m.offset + m.size // 2),
+    ("inside a header", lambda m, _: m.offset - 100),
+    ("before a header", lambda m, _: m.offset - BLOCK),
+    ("behind the last byte of a member", lambda m, _: m.offset + m.size),
+    ("between the end blocks", lambda _, size: size - BLOCK),
+    ("inside an end block", lambda _, size: size - 100),
+    ("before the end", lambda _, size: size - 2 * BLOCK),
+    ("to nothing", lambda *_: 0),
+]
+
+
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("what", CUTS, ids=[row[0] for row in CUTS])
+def test_a_cut_shard(copy: Path, what: Any, fast: bool) -> None:
+    where = spot(copy, 2, "hidden.npy")
+    before = where.shard.stat().st_size
+    cut = what[1](where, before)
+    index = DatasetIndex.open(copy)
+    with where.shard.open("r+b") as file:
+        file.truncate(cut)
+    report = verify_dataset(copy, fast=fast)
+    shard = where.shard.name
+    assert report.problems[0].kind == "size"
+    assert report.problems[0].offset_bytes == cut
+    assert all(problem.shard == shard for problem in report.problems)
+    cuts = [problem for problem in report.problems if problem.kind == "cut"]
+    assert len(cuts) + 1 == len(report.problems)
+    # Every member that reaches past the cut is named, and no other.
+    beyond = {
+        index.member_name(row, member.rpartition(".")[0])
+        for row in range(index.first_rows[0], index.first_rows[1])
+        for member in index.columns
+        if member.endswith(".size")
+        and index.columns[member][row]
+        and spot(index, row, member.rpartition(".")[0]).offset + index.columns[member][row] > cut
+    }
+    named = {problem.member for problem in cuts if problem.member}
+    assert named == beyond
+    if not beyond:
+        assert [problem.offset_bytes for problem in cuts] == [cut]
+
+
+def test_bytes_behind_the_end(copy: Path) -> None:
+    where = spot(copy, 0, "hidden.npy")
+    size = where.shard.stat().st_size
+    with where.shard.open("ab") as file:
+        file.write(bytes(700) + b"x" + bytes(323))
+    assert places(verify_dataset(copy)) == [
+        ("size", where.shard.name, None, size),
+        ("end", where.shard.name, None, size + 700),
+    ]
+    with where.shard.open("r+b") as file:
+        file.truncate(size)
+    assert verify_dataset(copy).sound
+    flip(where.shard, size - 600)
+    assert places(verify_dataset(copy)) == [("end", where.shard.name, None, size - 600)]
+
+
+def test_swapped_members(copy: Path) -> None:
+    """Two members of one size, headers and all, change places."""
+    first, second = spot(copy, 0, "heads_ptr.npy"), spot(copy, 1, "heads_ptr.npy")
+    assert first.size == second.size
+    data = bytearray(first.shard.read_bytes())
+    one = slice(first.offset - BLOCK, first.end)
+    two = slice(second.offset - BLOCK, second.end)
+    data[one], data[two] = data[two], data[one]
+    first.shard.write_bytes(data)
+    found = places(verify_dataset(copy))
+    shard = first.shard.name
+    assert found == [
+        ("member", shard, first.name, second.offset),
+        ("member", shard, second.name, first.offset),
+    ]
+    # Only their data.
+    data[one], data[two] = data[two], data[one]
+    one, two = (slice(m.offset, m.offset + m.size) for m in (first, second))
+    data[one], data[two] = data[two], data[one]
+    first.shard.write_bytes(data)
+    if data[one] != data[two]:
+        assert places(verify_dataset(copy)) == [
+            ("hash", shard, first.name, first.offset),
+            ("hash", shard, second.name, second.offset),
+        ]
+
+
+def test_a_deleted_and_a_foreign_member(copy: Path) -> None:
+    where = spot(copy, 1, "hidden.npy")
+    shard = where.shard.name
+    data = where.shard.read_bytes()
+    cut = where.end - where.offset + BLOCK
+    where.shard.write_bytes(data[: where.offset - BLOCK] + data[where.end :])
+    after = spot(copy, 1, "meta.json")
+    assert places(verify_dataset(copy)) == [
+        ("size", shard, None, len(data) - cut),
+        ("member", shard, where.name, where.offset),
+        ("member", shard, after.name, after.offset - cut),
+    ]
+    # The same member once more, before itself.
+    own = data[where.offset - BLOCK : where.end]
+    where.shard.write_bytes(data[: where.offset - BLOCK] + own + data[where.offset - BLOCK :])
+    found = places(verify_dataset(copy))
+    assert ("size", shard, None, len(data)) in found
+    assert ("member", shard, where.name, where.offset + cut) in found  # one too many
+    assert ("member", shard, after.name, after.offset + cut) in found  # all others lie elsewhere
+
+
+def test_owners_in_headers_are_one_problem(copy: Path) -> None:
+    where = spot(copy, 0, "attention.npy")
+    data = bytearray(where.shard.read_bytes())
+    header = data[:BLOCK]
+    header[136:148] = b"14000000000\0"  # mtime
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    data[:BLOCK] = header
+    where.shard.write_bytes(data)
+    assert places(verify_dataset(copy)) == [("header", where.shard.name, where.name, 0)]
+
+
+def test_a_missing_shard(copy: Path) -> None:
+    where = spot(copy, 0, "hidden.npy")
+    lost = DatasetIndex.open(copy).file.shardlist[0].nsamples
+    where.shard.unlink()
+    report = verify_dataset(copy)
+    assert places(report) == [("missing", where.shard.name, None, None)]
+    assert report.damaged_samples == lost
+
+
+def test_the_table(copy: Path) -> None:
+    table = DatasetIndex.open(copy).file.table
+    label = next(column for column in table.columns if column.name == "label")
+    flip(copy / table.file, label.offset_bytes + 3)
+    report = verify_dataset(copy)
+    assert places(report) == [("table", table.file, None, None)]
+    assert "XXH3" in report.problems[0].detail
+    assert "checked as tar files without an index" in report.notes[0]
+    # What can be checked without it still is.
+    shard = copy / "train-000000.tar"
+    flip(shard, 700)
+    assert places(verify_dataset(copy))[1:] == [("hash", "train-000000.tar", None, None)]
+    shard.unlink()
+    assert places(verify_dataset(copy))[1:] == [("missing", "train-000000.tar", None, None)]
+    (copy / table.file).unlink()
+    assert places(verify_dataset(copy))[0][:2] == ("table", table.file)
+
+
+def test_the_index(copy: Path) -> None:
+    path = copy / "index.json"
+    text = path.read_text()
+    content = json.loads(text)
+
+    def found(**changes: Any) -> list[Problem]:
+        path.write_text(json.dumps({**content, **changes}))
+        return verify_dataset(copy).problems
+
+    splits = {**content["splits"], "val": {**content["splits"]["val"], "right": 99}}
+    (problem,) = found(splits=splits)
+    assert (problem.kind, problem.shard) == ("index", "index.json")
+    fields = {**content["fields"], "edges": {**content["fields"]["edges"], "samples": 2}}
+    (problem,) = found(fields=fields)
+    assert "field edges of 2 samples, the table has 30" in problem.detail
+    shards = [{**content["shardlist"][0], "xxh3": "0" * 16}, *content["shardlist"][1:]]
+    (problem,) = found(shardlist=shards)
+    assert (problem.kind, problem.shard, problem.member) == ("hash", "train-000000.tar", None)
+    layers = [{**content["layers"][0], "max_abs": 0.5}, *content["layers"][1:]]
+    (problem,) = found(layers=layers)
+    assert "layer 0 reaches" in problem.detail
+    layers = [{**content["layers"][0], "infinities": 3}, *content["layers"][1:]]
+    (problem,) = found(layers=layers)
+    assert "layer 0: 0 infinities, the index says 3" in problem.detail
+    path.write_text(text[:-20])
+    (problem,) = verify_dataset(copy).problems
+    assert (problem.kind, problem.shard) == ("index", "index.json")
+    path.unlink()
+    report = verify_dataset(copy)
+    assert [problem.kind for problem in report.problems] == ["index"]
+    assert "no data set here" in report.problems[0].detail
+    assert report.samples == 30
+
+
+def test_a_table_that_cannot_be_followed(packed: Packed, tmp_path: Path) -> None:
+    """With a right hash: places past any file, and ids that are no text."""
+    index = DatasetIndex.open(packed.folder)
+    columns = {name: np.array(column) for name, column in index.columns.items()}
+
+    def problems(**changes: Any) -> list[Problem]:
+        out = Path(shutil.copytree(packed.folder, tmp_path / "out"))
+        table = write_table({**columns, **changes}, lambda name: out / name)
+        file = index.file.model_copy(update={"table": table})
+        (out / "index.json").write_bytes(file.to_bytes())
+        found = verify_dataset(out)
+        shutil.rmtree(out)
+        return found.problems
+
+    assert problems() == []
+    member = index.member_name(2, "hidden.npy")
+    for name, value in (("offset", 2**63), ("offset", 5), ("size", 2**62), ("xxh3", 1)):
+        column = columns[f"hidden.npy.{name}"].copy()
+        column[2] = value
+        found = problems(**{f"hidden.npy.{name}": column})
+        assert member in {problem.member for problem in found}, (name, value, found)
+    ids = columns["question_bytes"].copy()
+    ids[3] = 0xFF
+    assert [p.kind for p in problems(question_bytes=ids)] == ["table"]
+    short = columns["hidden.npy.xxh3"][:-1]
+    assert [p.kind for p in problems(**{"hidden.npy.xxh3": short})] == ["table"]
+    (problem,) = problems(shard=columns["shard"] + np.uint32(columns["shard"] == 0))[:1]
+    assert "is not the one it stands in" in problem.detail
+
+
+@pytest.mark.parametrize("url", ["../copy/train-000000.tar", "/etc/passwd", "val-000000.tar"])
+def test_shards_outside_and_twice(copy: Path, url: str) -> None:
+    path = copy / "index.json"
+    content = json.loads(path.read_text())
+    content["shardlist"][0]["url"] = url
+    path.write_text(json.dumps(content))
+    problem = verify_dataset(copy).problems[0]
+    assert (problem.kind, problem.shard) == ("index", "index.json")
+    assert url in problem.detail
+
+
+def test_leftovers_are_notes(copy: Path) -> None:
+    (copy / MARKER_NAME).write_text("train-000000.tar\n")
+    (copy / ".train-000009.tar.tmp").write_bytes(b"x")
+    (copy / "samples-0123456789abcdef.bin").write_bytes(b"x")
+    (copy / "train-000077.tar").write_bytes(b"x")
+    report = verify_dataset(copy)
+    assert report.sound
+    assert [note.split(":")[0] for note in report.notes] == [
+        MARKER_NAME,
+        ".train-000009.tar.tmp",
+        "samples-0123456789abcdef.bin",
+        "train-000077.tar",
+    ]
+    assert "was killed here" in report.notes[0]
+    claim = FolderClaim(copy, last="index.json", superseded=lambda *_: [])
+    assert "is writing here now" in verify_dataset(copy).notes[0]
+    claim.release()
+
+
+def test_tars_without_an_index(copy: Path) -> None:
+    (copy / "index.json").unlink()
+    tars = sorted(copy.glob("*.tar"))
+    report = verify_tars(tars)
+    assert report.sound
+    assert report.samples == 30
+    first, second = tars[0], tars[1]
+    size = first.stat().st_size
+    with first.open("r+b") as file:
+        file.truncate(size - 700)
+    data = second.read_bytes()
+    at = data.index(b"hidden.npy")
+    states = at // BLOCK * BLOCK + BLOCK
+    second.write_bytes(data[: states + 128] + b"\xff\x7f" + data[states + 130 :])
+    report = verify_tars(tars)
+    name = data[states - BLOCK :].split(b"\0")[0].decode()
+    assert places(report) == [
+        ("tar", first.name, None, size - 700),
+        ("value", second.name, name, states + 128),
+    ]
+    (twice,) = [p for p in verify_tars([second, second]).problems if p.kind == "table"][:1]
+    assert "twice" in twice.detail

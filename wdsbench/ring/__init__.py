@@ -1,6 +1,0 @@
-"""Memory for batches: host tensors that the decoder fills and a GPU copies from."""
-
-from wdsbench.ring.shared import Lease, SharedSlab, SlabCursor, SlabFullError
-from wdsbench.ring.slab import OrdinaryMemory, SlabPool
-
-__all__ = ["Lease", "OrdinaryMemory", "SharedSlab", "SlabCursor", "SlabFullError", "SlabPool"]

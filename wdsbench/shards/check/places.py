@@ -1,0 +1,110 @@
+"""Where the members of a shard lie: by the table, and in the tar as it is."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wdsbench.shards.format.index import DatasetIndex
+from wdsbench.shards.format.members import MEMBERS
+from wdsbench.shards.format.tar import BLOCK_BYTES
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a member lies in the shard.
+
+    Attributes:
+        row: Of the table.
+        member: Name without the key.
+        name: Name with the key.
+        offset_bytes: Of the data.
+        size_bytes: Of the data.
+        xxh3: What the table says of the data; None where it says nothing.
+    """
+
+    row: int
+    member: str
+    name: str
+    offset_bytes: int
+    size_bytes: int
+    xxh3: int | None
+
+    @property
+    def first_bytes(self) -> int:
+        """Where its header begins."""
+        return self.offset_bytes - BLOCK_BYTES
+
+    @property
+    def end_bytes(self) -> int:
+        """Where its padding ends."""
+        return self.offset_bytes + self.size_bytes + -self.size_bytes % BLOCK_BYTES
+
+
+def table_places(index: DatasetIndex, rows: range) -> tuple[list[Place], list[Place]]:
+    """Return the members of some rows by the table: in the order of the shard, and those at a place
+    where no member can be.
+    """
+    span = slice(rows.start, rows.stop)
+    keys = index.keys(np.arange(rows.start, rows.stop))
+    places: list[Place] = []
+    nowhere: list[Place] = []
+    for member in MEMBERS:
+        columns = [index.member(member, part)[span].tolist() for part in ("offset", "size", "xxh3")]
+        for row, key, offset, size, digest in zip(rows, keys, *columns, strict=True):
+            if size:
+                known = digest if index.has_hashes else None
+                place = Place(row, member, f"{key}.{member}", offset, size, known)
+                (nowhere if offset < BLOCK_BYTES else places).append(place)
+    return sorted(places, key=lambda place: place.offset_bytes), nowhere
+
+
+def tar_places(
+    expected: list[Place], names: list[str], offsets: NDArray[np.int64], sizes: NDArray[np.int64]
+) -> tuple[list[Place], list[tuple[str, str, int]]]:
+    """Return where the members of an unbroken tar really are, and (what, member, offset) of each
+    that is missing, elsewhere or too many; a run of members that all lie as far off is one.
+
+    Args:
+        expected: By the table.
+        names: Of the tar's members.
+        offsets: Of their data.
+        sizes: Of their data.
+    """
+    there: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for name, offset, size in zip(names, offsets.tolist(), sizes.tolist(), strict=True):
+        there[name].append((offset, size))
+    places: list[Place] = []
+    moved: list[tuple[Place, int]] = []
+    misplaced: list[tuple[str, str, int]] = []
+    for place in expected:
+        candidates = there[place.name]
+        own = (place.offset_bytes, place.size_bytes)
+        if own in candidates:
+            candidates.remove(own)
+            places.append(place)
+        elif candidates:
+            offset, size = candidates.pop(0)
+            places.append(replace(place, offset_bytes=offset, size_bytes=size))
+            moved.append((places[-1], offset - place.offset_bytes))
+        else:
+            detail = "the member is missing from the shard"
+            misplaced.append((detail, place.name, place.offset_bytes))
+    for distance, group in groupby(moved, key=lambda pair: pair[1]):
+        run = [place for place, _ in group]
+        more = f", and so do {len(run) - 1} members up to {run[-1].name}"
+        detail = (
+            f"lies {abs(distance)} bytes {'later' if distance > 0 else 'earlier'} than the table"
+            f" says{more if len(run) > 1 else ''}"
+        )
+        misplaced.append((detail, run[0].name, run[0].offset_bytes))
+    misplaced += [
+        ("the table knows no such member", name, offset)
+        for name, rest in there.items()
+        for offset, _ in rest
+    ]
+    return places, misplaced

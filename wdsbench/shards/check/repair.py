@@ -1,0 +1,216 @@
+"""What is whole of a damaged data set, as a new data set.
+
+Never in place: the damaged folder is only read. A sample is taken over, byte for byte, where every
+member is there, has the hash that the table keeps, and holds what it must; a damaged tar header or
+padding, which the writer makes anew, costs nothing. All other samples are listed, with question and
+reason, in ``lost.csv`` beside the new shards.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+from wdsbench.errors import PackError, ShardError
+from wdsbench.progress import Progress, no_progress
+from wdsbench.records import SPLITS
+from wdsbench.shards.check.contents import LayersSeen
+from wdsbench.shards.check.shard_check import CheckedSample, ShardCheck
+from wdsbench.shards.check.table_check import MEMBER_OF_FIELD, shape_problems
+from wdsbench.shards.format.index import DatasetIndex, FieldEntry, IndexFile, LayerEntry
+from wdsbench.shards.format.rows import SampleRow
+from wdsbench.shards.format.tar import END_BYTES
+from wdsbench.shards.write.writer import MEGABYTE, DatasetWriter
+
+LOST_NAME: Final = "lost.csv"
+_COLUMNS: Final = ("key", "question_id", "trace", "split", "shard", "label", "score", "reason")
+
+
+@dataclass(frozen=True)
+class RepairReport:
+    """What was saved.
+
+    Attributes:
+        index: Of the new data set.
+        samples: Samples taken over.
+        lost: Key, question id and reason of each sample that was not.
+        damaged_shards: Names of the shards that lost any.
+    """
+
+    index: IndexFile
+    samples: int
+    lost: list[tuple[str, str, str]]
+    damaged_shards: list[str]
+
+
+def repair_dataset(
+    folder: Path, out: Path, *, shard_mb: float | None = None, progress: Progress = no_progress
+) -> RepairReport:
+    """Write a new data set of all samples of ``folder`` that are whole.
+
+    Args:
+        folder: The damaged data set; its index and table must be whole.
+        out: Folder of the new one.
+        shard_mb: Size at which a shard is closed; None: as large as those of ``folder``.
+        progress: Draws over shards.
+
+    Raises:
+        ShardError: Index or table are damaged too, so that nothing says what is whole; or no sample
+            is.
+        PackError: ``out`` cannot be written, or is ``folder``.
+    """
+    if out.resolve() == folder.resolve():
+        raise PackError(f"{out} is the damaged data set itself; choose another --out")
+    index = DatasetIndex.open(folder)
+    for problem in shape_problems(index):
+        raise ShardError(f"{problem.detail}; pack the raw traces again", shard=str(folder))
+    if shard_mb is None:
+        # As they were closed: the smallest shard of a split that another follows.
+        shard_mb = _shard_bytes(index) / MEGABYTE
+    writer = DatasetWriter(out, shard_mb=shard_mb)
+    try:
+        run = _Run(index, writer)
+        numbers = range(len(index.file.shardlist))
+        for number in progress(numbers, len(numbers), "saving"):
+            run.take(number)
+        if not run.kept:
+            raise ShardError("no sample is whole; pack the raw traces again", shard=str(folder))
+        _copy_reduction(index, writer)
+        writer.add_file(LOST_NAME, run.lost_table())
+        file = writer.finish(
+            fields=run.fields(),
+            layers=run.layers(),
+            provenance={**index.file.provenance, "repaired": run.provenance()},
+            labels=index.labels,
+        )
+    except BaseException:
+        writer.abort()
+        raise
+    return RepairReport(file, run.kept, run.lost, sorted(run.damaged))
+
+
+class _Run:
+    """Takes samples over and keeps count."""
+
+    def __init__(self, index: DatasetIndex, writer: DatasetWriter) -> None:
+        self._index = index
+        self._writer = writer
+        self._seen = LayersSeen.nothing(index.num_layers)
+        self._members: dict[str, int] = {}
+        self._lines: list[tuple[Any, ...]] = []
+        self.kept = 0
+        self.lost: list[tuple[str, str, str]] = []
+        self.damaged: set[str] = set()
+
+    def take(self, number: int) -> None:
+        """Take over what is whole of a shard."""
+        check = ShardCheck(self._index, number)
+        for sample in check.samples():
+            if sample.lost:
+                self._lose(sample, number, check.shard)
+                continue
+            row = self._row(sample.row)
+            members = {name: [data] for name, data in sample.members.items()}
+            self._writer.add(self._split(sample.row), row, members)
+            for member in members:
+                self._members[member] = self._members.get(member, 0) + 1
+            self.kept += 1
+            if sample.seen is not None:
+                self._seen.add(sample.seen)
+
+    def _row(self, row: int) -> SampleRow:
+        columns = self._index.columns
+        return SampleRow(
+            key=self._index.key(row),
+            question_id=self._index.question_id(row),
+            trace=int(columns["trace"][row]),
+            tokens=int(columns["tokens"][row]),
+            state_tokens=int(columns["state_tokens"][row]),
+            prompt_length=int(columns["prompt_length"][row]),
+            label=float(columns["label"][row]),
+            score=float(columns["score"][row]),
+        )
+
+    def _split(self, row: int) -> str:
+        return SPLITS[int(self._index.columns["split"][row])]
+
+    def _lose(self, sample: CheckedSample, number: int, shard: str) -> None:
+        row = self._row(sample.row)
+        self.damaged.add(shard)
+        self.lost.append((row.key, row.question_id, sample.lost))
+        self._lines.append(
+            (
+                row.key,
+                row.question_id,
+                row.trace,
+                self._index.file.shardlist[number].split,
+                shard,
+                row.label,
+                row.score,
+                sample.lost,
+            )
+        )
+
+    def lost_table(self) -> bytes:
+        """Return ``lost.csv``."""
+        text = io.StringIO()
+        lines = csv.writer(text, lineterminator="\n")
+        lines.writerow(_COLUMNS)
+        lines.writerows(self._lines)
+        return text.getvalue().encode("utf-8", "surrogatepass")
+
+    def fields(self) -> dict[str, FieldEntry]:
+        """Return the fields with their new counts; those that no sample has any more are gone."""
+        counted = {
+            name: entry.model_copy(
+                update={"samples": self._members.get(MEMBER_OF_FIELD.get(name, name), 0)}
+            )
+            for name, entry in self._index.file.fields.items()
+        }
+        return {name: entry for name, entry in counted.items() if entry.samples}
+
+    def layers(self) -> list[LayerEntry]:
+        """Return what is known of the layers: maxima as packing saw them, counts of what is left.
+
+        The largest value of a lost sample bounds those that are left.
+        """
+        return [
+            entry.model_copy(
+                update={
+                    "infinities": int(self._seen.infinities[layer]),
+                    "scaled_samples": int(self._seen.scaled[layer]),
+                }
+            )
+            for layer, entry in enumerate(self._index.file.layers)
+        ]
+
+    def provenance(self) -> dict[str, Any]:
+        """Return what the index says of the repair."""
+        before = self._index.file.provenance.get("repaired")
+        return {
+            "samples_before": len(self._index),
+            "samples": self.kept,
+            "lost": len(self.lost),
+            "lost_before": before["lost"] + before["lost_before"] if before else 0,
+            "shards": sorted(self.damaged),
+            "list": LOST_NAME,
+        }
+
+
+def _shard_bytes(index: DatasetIndex) -> int:
+    """Return the size at which shards were closed, as near as their sizes tell it."""
+    entries = index.file.shardlist
+    followed = [entry.filesize for entry, after in pairwise(entries) if entry.split == after.split]
+    # Closed at the first sample that passes it; the end of the archive comes on top.
+    return min(followed) - END_BYTES if followed else max(entry.filesize for entry in entries) + 1
+
+
+def _copy_reduction(index: DatasetIndex, writer: DatasetWriter) -> None:
+    """Take over the components that states were reduced with."""
+    name = index.file.provenance.get("reduction")
+    if isinstance(name, str) and Path(name).name == name and (index.folder / name).is_file():
+        writer.add_file(name, (index.folder / name).read_bytes())

@@ -1,0 +1,402 @@
+"""One shard against the table: every byte is read once and accounted for.
+
+A sample's headers, members and padding lie together, so each sample is one read into one reused
+buffer; its bytes go into the shard's hash and into its members' hashes, and are then looked at
+(module ``contents``). What a header must hold is known byte for byte, since the writer's headers
+depend on name and size alone: so damage is found where it is, also behind other damage, where a
+walk from header to header ends.
+"""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from wdsbench import _core
+from wdsbench.shards.check.contents import Facts, Form, LayersSeen, check_contents, header_fault
+from wdsbench.shards.check.places import Place, table_places, tar_places
+from wdsbench.shards.check.problems import BYTE_KINDS, Problem
+from wdsbench.shards.format.index import DatasetIndex
+from wdsbench.shards.format.tar import BLOCK_BYTES, END_BYTES
+
+#: Read of the end of a shard, or of a shard that is only hashed, at a time.
+_CHUNK_BYTES: Final = 1 << 20
+
+#: Kinds of byte problems after which a member's data is not what was written.
+_LOSING: Final = ("cut", "hash", "npy")
+
+#: Read of every member where only headers are looked at; NumPy's headers of four axes have 128.
+_FAST_BYTES: Final = 4096
+
+
+@dataclass
+class CheckedSample:
+    """A sample that was looked at.
+
+    Attributes:
+        row: Of the table.
+        members: Name (without the key) to bytes, where they could be read; valid until the next
+            sample is asked for.
+        problems: What is wrong with it.
+        lost: Why its members cannot be taken over; "" where all of them are whole.
+        seen: What its states are like; None where they were not read.
+    """
+
+    row: int
+    members: dict[str, NDArray[np.uint8]] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    lost: str = ""
+    seen: LayersSeen | None = None
+
+
+class ShardCheck:
+    """The check of one shard; ``samples`` runs it.
+
+    Attributes:
+        problems: What is wrong with the shard itself; whole once ``samples`` is exhausted.
+        seen: What the states of its samples are like.
+        bytes_read: So far.
+        shard: Name of the shard.
+    """
+
+    def __init__(self, index: DatasetIndex, number: int, *, fast: bool = False) -> None:
+        self._index = index
+        self._entry = index.file.shardlist[number]
+        self._path = index.shard_path(number)
+        self._rows = range(*index.first_rows[number : number + 2].tolist())
+        self._fast = fast
+        self._form = Form.of(index)
+        self._told = index.has_hashes  # else the index was made from the shards
+        self._digest = xxhash.xxh3_64()
+        self._hashed_bytes = 0  # of the file's start, without a gap
+        self._scratch = np.empty(0, np.uint8)
+        self._metadata: list[Place] = []  # headers that differ in what nobody reads
+        self._byte_problem = False
+        self.shard = Path(self._entry.url).name
+        self.problems: list[Problem] = []
+        self.seen = LayersSeen.nothing(self._form.layers)
+        self.bytes_read = 0
+
+    def samples(self) -> Iterator[CheckedSample]:
+        """Yield the samples one by one, in the table's order."""
+        try:
+            self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            reason = f"the shard cannot be opened: {error.strerror}"
+            self._add("missing", f"{reason}; restore it, or keep the rest with --repair")
+            for row in self._rows:
+                yield CheckedSample(row, lost=reason)
+            return
+        try:
+            yield from self._samples()
+        finally:
+            os.close(self._fd)
+
+    def _samples(self) -> Iterator[CheckedSample]:
+        self._size = os.fstat(self._fd).st_size
+        if self._size != self._entry.filesize:
+            self._add(
+                "size",
+                f"{self._size} bytes, the index says {self._entry.filesize}",
+                offset_bytes=min(self._size, self._entry.filesize),
+            )
+        expected, nowhere = table_places(self._index, self._rows)
+        wanted: dict[int, set[str]] = defaultdict(set)
+        for place in expected + nowhere:
+            wanted[place.row].add(place.member)
+        for place in nowhere:
+            detail = f"the table says that its data begins at byte {place.offset_bytes}"
+            self._add("table", detail, member=place.name)
+        broken: _core.FormatError | None = None
+        places = expected
+        try:
+            listed = _core.list_tar_members(self._fd)
+            if self._told:  # other writers' tars may hold anything else beside
+                places, misplaced = tar_places(expected, *listed)
+                for detail, name, offset in misplaced:
+                    self._add("member", detail, member=name, offset_bytes=offset)
+        except _core.FormatError as error:
+            broken = error
+        of_row: dict[int, list[Place]] = defaultdict(list)
+        for place in places:
+            of_row[place.row].append(place)
+        explained: list[Problem] = []
+        for row in self._rows:
+            sample = self._sample(row, of_row[row], wanted[row], walked=broken is None)
+            self._byte_problem |= any(p.kind in BYTE_KINDS for p in sample.problems)
+            explained += sample.problems
+            yield sample
+        self._check_end(places)
+        if self._metadata:
+            first = self._metadata[0]
+            self._add(
+                "header",
+                f"tar headers of {len(self._metadata)} members are not as they were written (owner,"
+                " time or mode); names and sizes are right",
+                member=first.name,
+                offset_bytes=first.first_bytes,
+            )
+        if broken is not None and not _explains(explained + self.problems, broken):
+            self._add("tar", broken.detail, offset_bytes=broken.offset_bytes)
+        self._check_hash()
+
+    def _add(
+        self, kind: str, detail: str, *, member: str | None = None, offset_bytes: int | None = None
+    ) -> None:
+        self._byte_problem |= kind in BYTE_KINDS
+        self.problems.append(Problem(kind, detail, self.shard, member, offset_bytes))
+
+    def _sample(
+        self, row: int, places: list[Place], wanted: set[str], *, walked: bool
+    ) -> CheckedSample:
+        """Return one sample, read and checked.
+
+        Args:
+            row: Of the table.
+            places: Where its members are.
+            wanted: Members it has by the table.
+            walked: Whether the tar's structure is known to be sound.
+        """
+        sample = CheckedSample(row)
+        missing = wanted - {place.member for place in places}
+        damaged: set[str] = set()
+        regions = self._read(places)
+        for place in places:
+            region = regions[place.name]
+            whole = self._check_member(sample, place, region, walked=walked)
+            if not whole:
+                damaged.add(place.member)
+            if not self._fast:
+                data = region[BLOCK_BYTES : BLOCK_BYTES + place.size_bytes]
+                if data.size == place.size_bytes:
+                    sample.members[place.member] = data
+        if damaged:
+            sample.lost = next(p.detail for p in sample.problems if p.kind in _LOSING)
+        elif missing:
+            sample.lost = f"{', '.join(sorted(missing))} missing from the shard"
+        if not self._fast and places:
+            self._check_contents(sample, places, damaged | missing)
+        return sample
+
+    def _read(self, places: list[Place]) -> dict[str, NDArray[np.uint8]]:
+        """Return header, data and padding of each member, as much as the file has of them."""
+        spans = []
+        for place in sorted(places, key=lambda place: place.offset_bytes):
+            read = place.offset_bytes + min(place.size_bytes, _FAST_BYTES)
+            last = read if self._fast else place.end_bytes
+            # Whatever the table says, no more than the file is ever asked for.
+            spans.append((place, min(place.first_bytes, self._size), min(last, self._size)))
+        needed = sum(max(0, end - first) for _, first, end in spans)
+        if self._scratch.size < needed:
+            self._scratch = np.empty(needed, np.uint8)
+        regions: dict[str, NDArray[np.uint8]] = {}
+        at = 0
+        while spans:
+            count = 1
+            while count < len(spans) and spans[count][1] == spans[count - 1][2]:
+                count += 1
+            first, end = spans[0][1], spans[count - 1][2]
+            run = self._scratch[at : at + end - first]
+            run = run[: self._read_into(run, first)]
+            at += end - first
+            if first == self._hashed_bytes and not self._fast:
+                self._digest.update(run.data)
+                self._hashed_bytes += run.size
+            for place, start, stop in spans[:count]:
+                regions[place.name] = run[start - first : stop - first]
+            del spans[:count]
+        return regions
+
+    def _read_into(self, target: NDArray[np.uint8], offset_bytes: int) -> int:
+        """Fill ``target`` from the file; return how many bytes it had, or could give."""
+        done = 0
+        while done < target.size and offset_bytes >= 0:
+            try:
+                count = os.preadv(self._fd, [target[done:].data], offset_bytes + done)
+            except OSError as error:
+                self._add(
+                    "tar",
+                    f"cannot be read here: {error.strerror}",
+                    offset_bytes=offset_bytes + done,
+                )
+                break
+            if not count:
+                break
+            done += count
+        self.bytes_read += done
+        return done
+
+    def _check_member(
+        self, sample: CheckedSample, place: Place, region: NDArray[np.uint8], *, walked: bool
+    ) -> bool:
+        """Check header, hash and padding of a member; return whether its data is whole."""
+
+        def add(kind: str, offset_bytes: int, detail: str) -> None:
+            question = self._index.question_id(place.row)
+            sample.problems.append(
+                Problem(kind, detail, self.shard, place.name, offset_bytes, question)
+            )
+
+        npy = place.member.endswith(".npy")
+        data = region[BLOCK_BYTES : BLOCK_BYTES + place.size_bytes]
+        there = min(max(self._size - place.offset_bytes, 0), place.size_bytes)
+        wanted = min(place.size_bytes, _FAST_BYTES) if self._fast else place.size_bytes
+        if there < place.size_bytes or data.size < wanted:
+            add(
+                "cut",
+                place.offset_bytes + min(there, data.size if data.size < wanted else there),
+                f"{place.size_bytes - there} of {place.size_bytes} bytes are missing: the shard"
+                " ends before them"
+                if there < place.size_bytes
+                else "bytes cannot be read",
+            )
+            return False
+        if self._told:
+            header = tarfile.TarInfo(place.name)
+            header.size = place.size_bytes
+            differs = region[:BLOCK_BYTES] != np.frombuffer(
+                header.tobuf(tarfile.USTAR_FORMAT), np.uint8
+            )
+            if differs.any() and walked:  # the walk has proved checksum, name and size
+                self._metadata.append(place)
+            elif differs.any():
+                byte = int(differs.argmax())
+                seen = bytes(region[:100]).split(b"\0")[0].decode("ascii", "replace")
+                add(
+                    "header",
+                    place.first_bytes + byte,
+                    f"{int(differs.sum())} bytes of its tar header are not as they were written"
+                    f" (the name there is {seen!r})",
+                )
+        fault = None
+        if self._fast:
+            fault = header_fault(place.member, data.data, place.size_bytes) if npy else None
+            if fault is not None:
+                add("npy", place.offset_bytes + (fault.offset_bytes or 0), fault.detail)
+            return fault is None
+        if place.xxh3 is not None:
+            digest = xxhash.xxh3_64_intdigest(data.data)
+            if digest != place.xxh3:
+                fault = header_fault(place.member, data.data, place.size_bytes) if npy else None
+                add(
+                    "hash",
+                    place.offset_bytes + (0 if fault is None else fault.offset_bytes or 0),
+                    f"XXH3 of the data is {digest:016x}, the table says {place.xxh3:016x};"
+                    f" {'its content was changed' if fault is None else fault.detail}",
+                )
+                return False
+        padding = region[BLOCK_BYTES + place.size_bytes :]
+        if self._told and padding.any():
+            byte = int((padding != 0).argmax())
+            add(
+                "padding",
+                place.offset_bytes + place.size_bytes + byte,
+                f"the padding behind the data holds {int(padding[byte])}, expected zeros",
+            )
+        return True
+
+    def _check_contents(
+        self, sample: CheckedSample, places: list[Place], damaged: set[str]
+    ) -> None:
+        row, columns = sample.row, self._index.columns
+        facts = Facts(
+            question_id=self._index.question_id(row),
+            trace=int(columns["trace"][row]) if "trace" in columns else 0,
+            tokens=int(columns["tokens"][row]),
+            state_tokens=int(columns["state_tokens"][row]),
+            prompt_length=int(columns["prompt_length"][row]),
+            told=self._told,
+        )
+        faults, seen = check_contents(self._form, facts, sample.members, damaged)
+        offsets = {place.member: place.offset_bytes for place in places}
+        key = self._index.key(row)
+        for fault in faults:
+            base = offsets.get(fault.member)
+            inside = fault.offset_bytes
+            sample.problems.append(
+                Problem(
+                    fault.kind,
+                    fault.detail,
+                    self.shard,
+                    f"{key}.{fault.member}" if fault.member else None,
+                    None if base is None or inside is None else base + inside,
+                    facts.question_id,
+                )
+            )
+            sample.lost = sample.lost or fault.detail
+        sample.seen = seen
+        self.seen.add(seen)
+
+    def _check_end(self, places: list[Place]) -> None:
+        """Check that only zeros, and enough of them, follow the last member."""
+        end = max((place.end_bytes for place in places), default=0)
+        if not self._told or self._size < end:
+            return
+        chunk = np.empty(_CHUNK_BYTES, np.uint8)
+        for at in range(end, self._size, _CHUNK_BYTES):
+            part = chunk[: min(_CHUNK_BYTES, self._size - at)]
+            part = part[: self._read_into(part, at)]
+            if at == self._hashed_bytes and not self._fast:
+                self._digest.update(part.data)
+                self._hashed_bytes += part.size
+            if part.any():
+                byte = int((part != 0).argmax())
+                self._add(
+                    "end",
+                    f"the end of the archive holds {int(part[byte])}, expected zeros",
+                    offset_bytes=at + byte,
+                )
+                return
+        if self._size - end < END_BYTES:
+            self._add(
+                "cut",
+                f"{self._size - end} bytes of zeros follow the last member, expected {END_BYTES}",
+                offset_bytes=self._size,
+            )
+
+    def _check_hash(self) -> None:
+        """Compare the whole shard's hash where nothing else has explained a difference."""
+        if self._fast or not self._entry.xxh3 or self._byte_problem:
+            return
+        if self._hashed_bytes != self._size:  # the table's members do not fill the file
+            digest = hash_file(self._path)
+        else:
+            digest = self._digest.hexdigest()
+        if digest != self._entry.xxh3:
+            self._add(
+                "hash",
+                f"XXH3 of the shard is {digest}, the index says {self._entry.xxh3}; every member is"
+                " as the table says, so the index was changed, or bytes between members",
+            )
+
+
+def hash_file(path: Path) -> str:
+    """Return the XXH3-64 of a file as the index writes it."""
+    digest = xxhash.xxh3_64()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _explains(problems: list[Problem], broken: _core.FormatError) -> bool:
+    """Return whether a problem names the place at which the walk over the tar ended."""
+    block = broken.offset_bytes // BLOCK_BYTES
+    return any(
+        (problem.kind == "cut" and broken.kind == "truncated")
+        or (
+            problem.kind in ("header", "end")
+            and problem.offset_bytes is not None
+            and problem.offset_bytes // BLOCK_BYTES == block
+        )
+        for problem in problems
+    )

@@ -1,0 +1,166 @@
+"""The table against ``index.json`` and against itself: what needs no shard to be told."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from wdsbench.errors import ShardError
+from wdsbench.records import SPLITS
+from wdsbench.shards.check.hygiene import check_split_hygiene
+from wdsbench.shards.check.problems import Problem, problem_of
+from wdsbench.shards.format.index import INDEX_NAME, DatasetIndex, split_entries
+from wdsbench.shards.format.members import (
+    ATTENTION,
+    EDGES_WEIGHT,
+    HEADS_WEIGHT,
+    HIDDEN,
+    META,
+    SKETCH,
+)
+from wdsbench.shards.format.names import make_key
+
+_KEY: Final = re.compile(r"[A-Za-z0-9_-]{1,40}-[0-9a-f]{16}")
+
+#: The member by which an index counts the samples of a field.
+MEMBER_OF_FIELD: Final = {
+    "hidden": HIDDEN,
+    "meta": META,
+    "edges": EDGES_WEIGHT,
+    "heads": HEADS_WEIGHT,
+    "sketch": SKETCH,
+    "full": ATTENTION,
+}
+
+
+def shape_problems(index: DatasetIndex) -> Iterator[Problem]:
+    """Yield why rows and members cannot be told from the index."""
+    hidden = index.file.fields.get("hidden")
+    if hidden is None or len(hidden.shape) != 3 or None in (hidden.shape[0], hidden.shape[2]):
+        yield Problem("index", "no field hidden of shape [L, null, D]", INDEX_NAME)
+    else:
+        try:
+            _ = index.model_layers
+        except ShardError as error:
+            yield Problem("index", error.detail, INDEX_NAME)
+    urls = [entry.url for entry in index.file.shardlist]
+    for url in sorted(set(urls)):
+        if Path(url).name != url or url in ("", ".", ".."):
+            yield Problem("index", f"shard {url!r} is not in the data set's folder", INDEX_NAME)
+        elif urls.count(url) > 1:
+            yield Problem("index", f"shard {url!r} stands in the list twice", INDEX_NAME)
+    table = index.file.table.file
+    for name, column in index.columns.items():
+        per_sample = name not in ("question_offset", "question_bytes")
+        if per_sample and column.shape != (len(index),):
+            detail = f"column {name} of shape {column.shape}, expected ({len(index)},)"
+            yield Problem("table", detail, table)
+    try:
+        index.question_ids(np.arange(len(index)))
+    except (UnicodeDecodeError, IndexError, ValueError) as error:
+        yield Problem("table", f"question ids cannot be read: {error}", table)
+
+
+def table_problems(index: DatasetIndex) -> Iterator[Problem]:
+    """Yield where the table disagrees with ``index.json`` or with itself."""
+    columns, file = index.columns, index.file
+
+    def problem(row: int, kind: str, detail: str) -> Problem:
+        shard = int(np.searchsorted(index.first_rows, row, side="right")) - 1
+        return Problem(
+            kind,
+            f"row {row} of the table: {detail}",
+            file.shardlist[shard].url,
+            index.key(row),
+            None,
+            index.question_id(row),
+        )
+
+    questions = index.question_ids(np.arange(len(index)))
+    traces = columns.get("trace", np.zeros(len(index), np.uint32)).tolist()
+    keys = index.keys(np.arange(len(index)))
+    for row, (key, question, trace) in enumerate(zip(keys, questions, traces, strict=True)):
+        if not _KEY.fullmatch(key) or key != make_key(question, trace):
+            wanted = make_key(question, trace)
+            yield problem(row, "table", f"key {key!r}, question and trace give {wanted!r}")
+    shard_column = np.repeat(np.arange(len(file.shardlist)), np.diff(index.first_rows))
+    tokens, states, prompt = (
+        columns[name].astype(np.int64) for name in ("tokens", "state_tokens", "prompt_length")
+    )
+    label, score = columns["label"], columns["score"]
+    for wrong, what in (
+        (columns["shard"] != shard_column, "shard {shard} is not the one it stands in"),
+        (columns["split"] >= len(SPLITS), "split {split} is not one of 0, 1, 2"),
+        (tokens < 1, "{tokens} tokens"),
+        (
+            (states != tokens) & (states != 1) & ~index.of_answer,
+            "states of {state_tokens} tokens beside {tokens} (prompt {prompt_length})",
+        ),
+        (
+            (prompt != -1) & ((prompt < 1) | (prompt >= tokens)),
+            "prompt of {prompt_length} tokens of {tokens}",
+        ),
+        (~(np.isnan(label) | (label == 0) | (label == 1)), "label {label} is not 0, 1 or unknown"),
+        (np.isinf(score), "score {score} is not finite"),
+        (_mislabelled(index), "label {label} of score {score} is not by the threshold"),
+        (index.member(HIDDEN, "size") == 0, "there is no hidden.npy"),
+    ):
+        for row in np.flatnonzero(wrong).tolist():
+            yield problem(row, "table", what.format(**{n: c[row] for n, c in _scalars(columns)}))
+    if split_entries(columns) != file.splits:
+        yield Problem(
+            "index", "counts of splits and classes are not those of the table", INDEX_NAME
+        )
+    for name, entry in file.fields.items():
+        sizes = index.member(MEMBER_OF_FIELD.get(name, name), "size")
+        count = int((sizes != 0).sum())
+        if count != entry.samples:
+            detail = f"field {name} of {entry.samples} samples, the table has {count}"
+            yield Problem("index", detail, INDEX_NAME)
+    yield from duplicates(index)
+    try:
+        check_split_hygiene(index)
+    except ShardError as error:
+        yield problem_of(error, "split")
+
+
+def _scalars(columns: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    wanted = ("shard", "split", "tokens", "state_tokens", "prompt_length", "label", "score")
+    return ((name, columns[name]) for name in wanted)
+
+
+def _mislabelled(index: DatasetIndex) -> Any:
+    """Return bool ``[n]``: labels that are not what score and threshold say."""
+    label, score = index.columns["label"], index.columns["score"]
+    labels = index.labels
+    if labels is None or labels.source != "scores" or labels.threshold is None:
+        return np.zeros(len(index), bool)
+    threshold = np.float32(labels.threshold)
+    # A score next to the threshold may have been rounded over it.
+    told = ~np.isnan(score) & (score != threshold)
+    return told & (label != (score < threshold))
+
+
+def duplicates(index: DatasetIndex) -> Iterator[Problem]:
+    """Yield the second and later samples of one key."""
+    keys = index.columns["key"]
+    _, first, counts = np.unique(keys, return_index=True, return_counts=True)
+    repeated = set(keys[first[counts > 1]].tolist())
+    if not repeated:
+        return
+    seen: set[bytes] = set()
+    for row, key in enumerate(keys.tolist()):
+        if key in repeated and key in seen:
+            shard = int(np.searchsorted(index.first_rows, row, side="right")) - 1
+            yield Problem(
+                "table",
+                "the key stands in the data set twice; question and trace have one sample",
+                Path(index.file.shardlist[shard].url).name,
+                index.key(row),
+                question_id=index.question_id(row),
+            )
+        seen.add(key)

@@ -1,0 +1,126 @@
+"""A trace's members: arrays as npy, everything else as JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wdsbench.records import LayerEdges, Trace
+from wdsbench.shards.format.tar import Pieces
+
+ATTENTION = "attention.npy"
+HIDDEN = "hidden.npy"
+HIDDEN_SCALE = "hidden_scale.npy"
+META = "meta.json"
+EDGES_INDEX = "edges_index.npy"
+EDGES_WEIGHT = "edges_weight.npy"
+EDGES_POINTER = "edges_ptr.npy"
+HEADS_INDEX = "heads_index.npy"
+HEADS_WEIGHT = "heads_weight.npy"
+HEADS_POINTER = "heads_ptr.npy"
+SKETCH = "sketch.npy"
+
+#: Numbers of a token in a sketch; csrc/graph/sketch.hpp has their formulas and sources.
+SKETCH_VALUES = ("self_attention", "laplacian", "lookback", "entropy")
+
+#: Every member a sample may have, in the order of the shard (sorted by name).
+MEMBERS = (
+    ATTENTION,
+    EDGES_INDEX,
+    EDGES_POINTER,
+    EDGES_WEIGHT,
+    HEADS_INDEX,
+    HEADS_POINTER,
+    HEADS_WEIGHT,
+    HIDDEN,
+    HIDDEN_SCALE,
+    META,
+    SKETCH,
+)
+
+
+def npy_pieces(array: NDArray[Any]) -> Pieces:
+    """Return the header (padded to 64 bytes, NEP 1) and the bytes of a C-contiguous array,
+    uncopied.
+    """
+    if not array.flags.c_contiguous:
+        raise ValueError("array: must be C-contiguous")
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(array))
+    return [header.getvalue(), array.reshape(-1).view(np.uint8)]
+
+
+def edge_members(layers: list[LayerEdges], tokens: int) -> dict[str, Pieces]:
+    """Return the three edge members of a trace: index ``[2, E]``, weight ``[E]``, pointer ``[L +
+    1]``.
+
+    Indices take the narrowest unsigned type that holds ``tokens - 1``.
+    """
+    pointer = np.zeros(len(layers) + 1, np.uint32)
+    pointer[1:] = np.cumsum([layer.weight.size for layer in layers])
+    index = np.concatenate([layer.index for layer in layers], axis=1)
+    weight = np.concatenate([layer.weight for layer in layers]).astype(np.float16, copy=False)
+    return {
+        EDGES_INDEX: npy_pieces(_narrowed(index, tokens)),
+        EDGES_POINTER: npy_pieces(pointer),
+        EDGES_WEIGHT: npy_pieces(weight),
+    }
+
+
+def head_members(
+    index: NDArray[np.uint32],
+    weight: NDArray[np.float16],
+    pointer: NDArray[np.uint32],
+    tokens: int,
+) -> dict[str, Pieces]:
+    """Return the three members of per-head edges; as `edge_members`, pointer ``[L * H + 1]``."""
+    return {
+        HEADS_INDEX: npy_pieces(_narrowed(index, tokens)),
+        HEADS_POINTER: npy_pieces(pointer),
+        HEADS_WEIGHT: npy_pieces(weight),
+    }
+
+
+def causal_half(attentions: list[NDArray[Any]]) -> NDArray[np.float16]:
+    """Return float16 ``[L, H, T (T + 1) / 2]``: row after row the weights on j <= i."""
+    tokens = attentions[0].shape[-1]
+    rows, columns = np.tril_indices(tokens)
+    halves = np.stack([layer[:, rows, columns].astype(np.float16) for layer in attentions])
+    return np.ascontiguousarray(halves)
+
+
+def _narrowed(index: NDArray[Any], tokens: int) -> NDArray[Any]:
+    return np.ascontiguousarray(index.astype(np.min_scalar_type(max(tokens - 1, 0))))
+
+
+def meta_member(trace: Trace, trace_number: int, file_name: str) -> Pieces:
+    """Return ``meta.json``: what a reader may want of a trace that is not an array."""
+    logprobs = None
+    if trace.token_logprobs is not None:
+        # The shortest text that reads back as the same float32; JSON has no infinities.
+        logprobs = [
+            float(str(value)) if math.isfinite(value) else None for value in trace.token_logprobs
+        ]
+    meta: dict[str, Any] = {
+        "question_id": trace.question_id,
+        "trace": trace_number,
+        "tokens": trace.tokens.tolist(),
+        "token_texts": trace.token_texts,
+        "prompt_length": trace.prompt_length,
+        "answer": trace.answer,
+        "token_logprobs": logprobs,
+        "provenance": {
+            "file": file_name,
+            "position": trace.position,
+            "remarks": list(trace.remarks),
+        },
+    }
+    if trace.layers is not None:
+        meta["layers"] = list(trace.layers)
+    text = json.dumps(meta, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return [text.encode("ascii")]

@@ -1,0 +1,312 @@
+"""Tar shards without an index: one C++ pass over the headers makes the same table in memory.
+
+For shards of other writers and for shards whose index is lost. Keys and suffixes are what
+webdataset makes of a name: the key ends at the first dot of the file's name, suffixes are lower
+case. What no member says is unknown: labels (unless ``meta.json`` has ``label`` or ``score``),
+hashes, and the split, which is taken from names that begin with ``train``, ``val`` or ``test`` and
+is ``train`` for all others.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wdsbench import _core
+from wdsbench.errors import DecodeError, ShardError
+from wdsbench.records import SPLITS
+from wdsbench.shards.format.index import (
+    DatasetIndex,
+    FieldEntry,
+    IndexFile,
+    ShardEntry,
+    as_split,
+    is_layer_list,
+    layers_in_words,
+    split_entries,
+)
+from wdsbench.shards.format.members import (
+    ATTENTION,
+    EDGES_WEIGHT,
+    HEADS_POINTER,
+    HEADS_WEIGHT,
+    HIDDEN,
+    MEMBERS,
+    META,
+    SKETCH,
+    SKETCH_VALUES,
+)
+from wdsbench.shards.format.names import question_bytes
+from wdsbench.shards.format.table import TableSpec
+
+#: What webdataset takes for a sample's file: folders and a name up to its first dot, then the rest.
+_SAMPLE_NAME = re.compile(r"^((?:.*/)?[^./][^./]*)\.([^/]*)$")
+
+#: Read of every ``hidden.npy`` for its shape; NumPy's headers of up to four axes have 128 bytes.
+_HEADER_BYTES = 128
+
+
+@dataclass
+class _Sample:
+    key: str
+    places: dict[str, tuple[int, int]]
+    tokens: int = 0
+    state_tokens: int = 0
+    prompt_length: int = -1
+    question_id: str = ""
+    trace: int = 0
+    label: float = math.nan
+    score: float = math.nan
+    layers: list[int] | None = None
+
+
+def index_tars(paths: Sequence[Path]) -> DatasetIndex:
+    """Return an index of the tar files, made by reading their headers.
+
+    Raises:
+        ShardError: A tar is damaged, a key comes twice or its members are apart, ``hidden.npy`` is
+            missing, or samples disagree in shape or layers. Shard, member and byte are named.
+    """
+    ordered = sorted(paths, key=lambda path: (SPLITS.index(_split_of(path)), path))
+    shards: list[tuple[Path, list[_Sample]]] = []
+    shape: tuple[int, int, str] | None = None
+    first: _Sample | None = None
+    heads = 0
+    for path in ordered:
+        with _opened(path) as descriptor:
+            samples = list(_samples(path, descriptor))
+            for sample in samples:
+                shape = _read_shape(path, descriptor, sample, shape)
+                _read_meta(path, descriptor, sample, shape[0])
+                first = first or sample
+                _check_layers(path, sample, first)
+                heads = heads or _read_heads(path, descriptor, sample, shape[0])
+        shards.append((path, samples))
+    if shape is None or first is None:
+        raise ShardError(f"no sample in {len(paths)} tar files; there is nothing to read")
+    columns = _columns(shards)
+    layers, features, dtype = shape
+    total = sum(len(samples) for _, samples in shards)
+    fields = {"hidden": FieldEntry(dtype=dtype, shape=[layers, None, features], samples=total)}
+    of_heads: list[int | None] = [layers, heads, None]
+    for name, member, axes in (
+        ("edges", EDGES_WEIGHT, [None]),
+        ("heads", HEADS_WEIGHT, of_heads),
+        ("sketch", SKETCH, [*of_heads, len(SKETCH_VALUES)]),
+        ("full", ATTENTION, of_heads),
+    ):
+        if f"{member}.size" in columns:
+            found = int((columns[f"{member}.size"] != 0).sum())
+            fields[name] = FieldEntry(dtype="<f2", shape=list(axes), samples=found)
+    file = IndexFile(
+        __kind__="wids-shard-index-v1",
+        name="tar files without an index",
+        shardlist=[
+            ShardEntry(
+                url=str(path.resolve()),
+                nsamples=len(samples),
+                filesize=path.stat().st_size,
+                xxh3="",
+                split=as_split(_split_of(path)),
+            )
+            for path, samples in shards
+        ],
+        fields=fields,
+        splits=split_entries(columns),
+        layers=[],
+        provenance={} if first.layers is None else {"layers": first.layers},
+        table=TableSpec(file="", size_bytes=0, xxh3="", columns=[]),
+    )
+    return _PlainIndex(Path(), file, columns)
+
+
+class _PlainIndex(DatasetIndex):
+    """An index in memory: travels to other processes as the list of its tars."""
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        return index_tars, ([Path(entry.url) for entry in self.file.shardlist],)
+
+
+class _opened:
+    """A descriptor that is closed again; a file that cannot be opened is a ShardError."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> int:
+        try:
+            self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise ShardError(f"cannot open: {error.strerror}", shard=str(self._path)) from error
+        return self._descriptor
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
+
+
+def _split_of(path: Path) -> str:
+    return next((split for split in SPLITS if path.name.startswith(split)), SPLITS[0])
+
+
+def _samples(path: Path, descriptor: int) -> Iterator[_Sample]:
+    """Yield the samples of one tar; members of a key lie together, each key once."""
+    try:
+        names, offsets, sizes = _core.list_tar_members(descriptor)
+    except _core.FormatError as error:
+        raise ShardError(error.detail, shard=str(path), offset_bytes=error.offset_bytes) from error
+    seen: set[str] = set()
+    current: _Sample | None = None
+    for name, offset, size in zip(names, offsets.tolist(), sizes.tolist(), strict=True):
+        parts = _SAMPLE_NAME.match(name)
+        if parts is None:  # no file of a sample to webdataset either: a README, a hidden file
+            continue
+        key, suffix = parts.group(1), parts.group(2).lower()
+        if current is None or current.key != key:
+            if key in seen:
+                raise ShardError(
+                    f"key {key} comes again after other keys; members of a sample lie together",
+                    shard=str(path),
+                    member=name,
+                    offset_bytes=offset,
+                )
+            if current is not None:
+                yield current
+            seen.add(key)
+            current = _Sample(key, {})
+        if suffix in current.places:
+            raise ShardError(
+                "the member stands twice in its sample",
+                shard=str(path),
+                member=name,
+                offset_bytes=offset,
+            )
+        current.places[suffix] = (offset, size)
+    if current is not None:
+        yield current
+
+
+def _read_shape(
+    path: Path, descriptor: int, sample: _Sample, shape: tuple[int, int, str] | None
+) -> tuple[int, int, str]:
+    """Set the sample's T and return (L, D, dtype), which all samples share."""
+    if HIDDEN not in sample.places:
+        raise ShardError(
+            f"sample {sample.key} has no {HIDDEN}, only {', '.join(sorted(sample.places))}",
+            shard=str(path),
+        )
+    descr, axes = _npy_header(path, descriptor, sample, HIDDEN)
+    if len(axes) != 3 or (shape is not None and (axes[0], axes[2], descr) != shape):
+        wanted = "[L, T, D]" if shape is None else f"({shape[0]}, T, {shape[1]}) of {shape[2]}"
+        raise DecodeError(
+            f"shape {axes} of {descr}, expected {wanted}",
+            shard=str(path),
+            member=f"{sample.key}.{HIDDEN}",
+            offset_bytes=sample.places[HIDDEN][0],
+        )
+    sample.state_tokens = sample.tokens = axes[1]
+    return axes[0], axes[2], descr
+
+
+def _read_heads(path: Path, descriptor: int, sample: _Sample, layers: int) -> int:
+    """Return H as a sample's attention members tell it; 0 where it has none of single heads.
+
+    Decoding checks every other sample against it.
+    """
+    if HEADS_POINTER in sample.places:  # [L * H + 1]
+        _, axes = _npy_header(path, descriptor, sample, HEADS_POINTER)
+        return (axes[0] - 1) // layers if len(axes) == 1 and axes[0] else 0
+    for member in (SKETCH, ATTENTION):  # [L, H, ...]
+        if member in sample.places:
+            _, axes = _npy_header(path, descriptor, sample, member)
+            return axes[1] if len(axes) > 1 else 0
+    return 0
+
+
+def _npy_header(
+    path: Path, descriptor: int, sample: _Sample, member: str
+) -> tuple[str, tuple[int, ...]]:
+    """Return (descr, shape) of a member."""
+    offset, size = sample.places[member]
+    head = os.pread(descriptor, min(size, _HEADER_BYTES), offset)
+    try:
+        descr, axes, _ = _core.parse_npy_header(head, size)
+    except _core.FormatError as error:
+        raise DecodeError(
+            error.detail,
+            shard=str(path),
+            member=f"{sample.key}.{member}",
+            offset_bytes=offset + error.offset_bytes,
+        ) from error
+    return descr, axes
+
+
+def _check_layers(path: Path, sample: _Sample, first: _Sample) -> None:
+    """Check that a sample holds the same of its model's layers as the first."""
+    if sample.layers != first.layers:
+        raise ShardError(
+            f"sample {sample.key} holds {layers_in_words(sample.layers)}, {first.key}"
+            f" {layers_in_words(first.layers)}; open each choice of layers by itself",
+            shard=str(path),
+        )
+
+
+def _read_meta(path: Path, descriptor: int, sample: _Sample, layers: int) -> None:
+    """Take what ``meta.json`` has of question id, prompt length, T, label, score and layers."""
+    sample.question_id = sample.key
+    if META not in sample.places:
+        return
+    offset, size = sample.places[META]
+    try:
+        meta = json.loads(os.pread(descriptor, size, offset))
+        if not isinstance(meta, dict):
+            raise ValueError("not an object")
+        sample.question_id = str(meta.get("question_id", sample.key))
+        sample.trace = int(meta.get("trace") or 0)
+        if meta.get("prompt_length") is not None:
+            sample.prompt_length = int(meta["prompt_length"])
+        sample.tokens = len(meta.get("tokens") or ()) or sample.state_tokens
+        sample.label = float(math.nan if meta.get("label") is None else meta["label"])
+        sample.score = float(math.nan if meta.get("score") is None else meta["score"])
+        if is_layer_list(meta.get("layers"), layers):  # else it is somebody else's
+            sample.layers = meta["layers"]
+    except (ValueError, TypeError) as error:
+        raise DecodeError(
+            f"not the JSON of a trace: {error}",
+            shard=str(path),
+            member=f"{sample.key}.{META}",
+            offset_bytes=offset,
+        ) from error
+
+
+def _columns(shards: list[tuple[Path, list[_Sample]]]) -> dict[str, NDArray[Any]]:
+    samples = [sample for _, of_shard in shards for sample in of_shard]
+    counts = [len(of_shard) for _, of_shard in shards]
+    splits = np.array([SPLITS.index(_split_of(path)) for path, _ in shards], np.uint8)
+    questions = [question_bytes(sample.question_id) for sample in samples]
+    columns: dict[str, NDArray[Any]] = {
+        "key": np.array([os.fsencode(sample.key) for sample in samples]),
+        "shard": np.repeat(np.arange(len(shards), dtype=np.uint32), counts),
+        "split": np.repeat(splits, counts),
+        "trace": np.array([sample.trace for sample in samples], np.uint32),
+        "tokens": np.array([sample.tokens for sample in samples], np.uint32),
+        "state_tokens": np.array([sample.state_tokens for sample in samples], np.uint32),
+        "prompt_length": np.array([sample.prompt_length for sample in samples], np.int32),
+        "label": np.array([sample.label for sample in samples], np.float32),
+        "score": np.array([sample.score for sample in samples], np.float32),
+        "question_offset": np.cumsum([0, *(len(q) for q in questions)]).astype(np.uint64),
+        "question_bytes": np.frombuffer(b"".join(questions), np.uint8),
+    }
+    for member in MEMBERS:
+        if any(member in sample.places for sample in samples):
+            places = np.array([sample.places.get(member, (0, 0)) for sample in samples], np.uint64)
+            columns[f"{member}.offset"], columns[f"{member}.size"] = places.T.copy()
+    return columns
