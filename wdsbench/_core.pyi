@@ -10,6 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Buffer
 
+#: Columns of the ``jobs`` of :func:`decode_rows`, :func:`collate_edges` and :func:`collate_union`:
+#: int64 ``[B, len(columns)]``, a row per sample. An offset and a size give the place of a member in
+#: its shard (size 0: the sample has no such member). ``target`` and ``layer_stride`` count elements
+#: of ``out``: where the sample starts, and from one of its layers to the next. ``node_base`` and
+#: ``edge_base`` are the first node and edge of the sample in the batch. Edges between two tokens
+#: before ``prompt_length`` are left out.
+ROWS_COLUMNS: tuple[str, ...]
+EDGES_COLUMNS: tuple[str, ...]
+HEADS_COLUMNS: tuple[str, ...]
+
 class FormatError(ValueError):
     """Bytes break their format.
 
@@ -142,9 +152,7 @@ def decode_rows(
 
     Args:
         files: The shards.
-        jobs: int64 ``[B, 10]``, a row a sample: shard, offset, size, scale offset, scale size (0:
-            none), tokens stored, first token, token count, target element of ``out``, elements of
-            ``out`` from one layer to the next.
+        jobs: int64 ``[B, len(ROWS_COLUMNS)]``.
         layers: int64, which layers, in order of output.
         layers_stored: L of every member.
         features: D of every member.
@@ -219,8 +227,7 @@ def collate_edges(
 
     Args:
         files: The shards.
-        jobs: int64 ``[B, 10]``, a row a sample: shard, offset and size of index, weight, pointer,
-            tokens, first node and first edge of the union.
+        jobs: int64 ``[B, len(EDGES_COLUMNS)]``.
         layers: int64, which layers, in order of output.
         pointers: What :func:`read_edge_pointers` returned for the same jobs.
         edge_index: int64 ``[2, E]``, written in place: row 0 sources, row 1 targets.
@@ -258,9 +265,7 @@ def collate_union(
 
     Args:
         files: The shards.
-        jobs: int64 ``[B, 11]``, a row a sample: shard, offset and size of index, weight, pointer,
-            tokens, prompt length (edges within the prompt are left out), first node and first edge
-            of the sample.
+        jobs: int64 ``[B, len(HEADS_COLUMNS)]``.
         layers: int64, which layers, in order of the channels.
         layers_stored: L of every member.
         heads: H of every member.

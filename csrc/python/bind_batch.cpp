@@ -11,20 +11,18 @@ namespace wdsbench::python {
 
 namespace {
 
-/// Columns of a decode job; wdsbench/_core.pyi names them for Python.
-enum class RowsColumn : std::uint8_t {
-  shard,
-  offset,
-  size,
-  scale_offset,
-  scale_size,
-  tokens_stored,
-  token_first,
-  token_count,
-  target,
-  layer_stride,
-  COUNT
-};
+#define WDSBENCH_ROWS_COLUMNS(X)                                                                   \
+  X(shard)                                                                                         \
+  X(hidden_offset)                                                                                 \
+  X(hidden_size)                                                                                   \
+  X(scale_offset)                                                                                  \
+  X(scale_size)                                                                                    \
+  X(tokens_stored)                                                                                 \
+  X(token_first)                                                                                   \
+  X(token_count)                                                                                   \
+  X(target)                                                                                        \
+  X(layer_stride)
+WDSBENCH_JOB_COLUMNS(RowsColumn, WDSBENCH_ROWS_COLUMNS)
 
 using RowsJobs = JobTable<RowsColumn>;
 
@@ -33,7 +31,7 @@ std::vector<batch::SampleRows> sample_rows(const RowsJobs &jobs, const JobFiles 
   for (std::size_t b = 0; b < samples.size(); ++b) {
     const files::ShardFile *file = files.of_row[b];
     samples[b] = {
-        {file, jobs.at(b, RowsColumn::offset), jobs.at(b, RowsColumn::size)},
+        {file, jobs.at(b, RowsColumn::hidden_offset), jobs.at(b, RowsColumn::hidden_size)},
         {file, jobs.at(b, RowsColumn::scale_offset), jobs.at(b, RowsColumn::scale_size)},
         jobs.at(b, RowsColumn::tokens_stored),
         jobs.at(b, RowsColumn::token_first),
@@ -54,7 +52,7 @@ batch::RowsTarget rows_target(const py::handle &out) {
   return {floats.mutable_data(), nullptr, static_cast<std::uint64_t>(floats.size())};
 }
 
-/// A batch's decode under way; keeps `out` alive.
+/// A batch that is being decoded; keeps `out` alive.
 class RowsInFlight {
 public:
   RowsInFlight(std::shared_ptr<const batch::RowsDecode> decode, py::object out, std::size_t threads)
@@ -142,6 +140,7 @@ py::array_t<float> read_scales(files::ShardFiles &files, const py::handle &jobs_
 } // namespace
 
 void bind_batch(py::module_ &module) {
+  module.attr("ROWS_COLUMNS") = column_names<RowsColumn>();
   py::class_<RowsInFlight>(module, "RowsInFlight")
       .def("wait", &RowsInFlight::wait)
       .def_property_readonly("busy_seconds",

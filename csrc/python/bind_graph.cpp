@@ -9,36 +9,21 @@ namespace wdsbench::python {
 
 namespace {
 
-/// Columns of an edge job; wdsbench/_core.pyi names them for Python.
-enum class EdgesColumn : std::uint8_t {
-  shard,
-  index_offset,
-  index_size,
-  weight_offset,
-  weight_size,
-  pointer_offset,
-  pointer_size,
-  tokens,
-  node_base,
-  edge_base,
-  COUNT
-};
+#define WDSBENCH_EDGES_COLUMNS(X)                                                                  \
+  X(shard)                                                                                         \
+  X(index_offset)                                                                                  \
+  X(index_size)                                                                                    \
+  X(weight_offset)                                                                                 \
+  X(weight_size)                                                                                   \
+  X(pointer_offset)                                                                                \
+  X(pointer_size)                                                                                  \
+  X(tokens)                                                                                        \
+  X(node_base)                                                                                     \
+  X(edge_base)
+WDSBENCH_JOB_COLUMNS(EdgesColumn, WDSBENCH_EDGES_COLUMNS)
 
-/// Columns of a per-head job.
-enum class HeadsColumn : std::uint8_t {
-  shard,
-  index_offset,
-  index_size,
-  weight_offset,
-  weight_size,
-  pointer_offset,
-  pointer_size,
-  tokens,
-  prompt_length,
-  node_base,
-  edge_base,
-  COUNT
-};
+#define WDSBENCH_HEADS_COLUMNS(X) WDSBENCH_EDGES_COLUMNS(X) X(prompt_length)
+WDSBENCH_JOB_COLUMNS(HeadsColumn, WDSBENCH_HEADS_COLUMNS)
 
 template <typename Column>
 graph::EdgeRefs edge_refs(const JobTable<Column> &jobs, std::size_t row,
@@ -104,7 +89,7 @@ void collate_edges(files::ShardFiles &files, const py::handle &jobs_arg,
   auto edge_index = array_arg<std::int64_t>(edge_index_arg, "edge_index", 2, true);
   auto edge_attr = array_arg<float>(edge_attr_arg, "edge_attr", 1, true);
   if (static_cast<std::size_t>(pointers.shape(0)) != jobs.rows() || pointers.shape(1) < 2) {
-    throw py::value_error("pointers: needs one row of layers + 1 entries a job");
+    throw py::value_error("pointers: needs one row of layers + 1 entries per job");
   }
   if (edge_index.shape(0) != 2 || edge_index.shape(1) != edge_attr.shape(0)) {
     throw py::value_error("edge_index: needs shape [2, E] with the E of edge_attr");
@@ -172,6 +157,8 @@ void collate_union(files::ShardFiles &files, const py::handle &jobs_arg, const p
 } // namespace
 
 void bind_graph(py::module_ &module) {
+  module.attr("EDGES_COLUMNS") = column_names<EdgesColumn>();
+  module.attr("HEADS_COLUMNS") = column_names<HeadsColumn>();
   module.def("read_edge_pointers", &read_edge_pointers, py::arg("files"), py::arg("jobs"),
              py::kw_only(), py::arg("layers_stored"), py::arg("threads"));
   module.def("collate_edges", &collate_edges, py::arg("files"), py::arg("jobs"), py::arg("layers"),

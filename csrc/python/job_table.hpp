@@ -5,12 +5,34 @@
 #include "python/buffer_arg.hpp"
 
 #include <algorithm>
+#include <array>
+#include <string>
 #include <vector>
+
+#define WDSBENCH_ENUMERATOR(name) name,
+#define WDSBENCH_STRING(name) #name,
+/// Defines the enum `Column` and its names from one list, `LIST(X)`: X(first) X(second) ...
+#define WDSBENCH_JOB_COLUMNS(Column, LIST)                                                         \
+  enum class Column : std::uint8_t { LIST(WDSBENCH_ENUMERATOR) COUNT };                            \
+  constexpr std::array<const char *, static_cast<std::size_t>(Column::COUNT)> job_columns(         \
+      Column /*type*/) {                                                                           \
+    return {LIST(WDSBENCH_STRING)};                                                                \
+  }
 
 namespace wdsbench::python {
 
-/// One row a sample, int64 `[B, COUNT]`: a batch's jobs in one argument. `Column` is an enum whose
-/// first value is `shard`.
+/// Returns the names of a table's columns, which Python fills by name.
+template <typename Column> py::tuple column_names() {
+  constexpr auto NAMES = job_columns(Column::COUNT);
+  py::tuple names(NAMES.size());
+  for (std::size_t i = 0; i < NAMES.size(); ++i) {
+    names[i] = py::str(NAMES[i]);
+  }
+  return names;
+}
+
+/// The jobs of a batch in one argument: int64 `[B, COUNT]`, a row per sample. `Column` is an enum
+/// made by WDSBENCH_JOB_COLUMNS with a column `shard`.
 template <typename Column> class JobTable {
 public:
   explicit JobTable(const py::handle &jobs) : jobs_(array_arg<std::int64_t>(jobs, "jobs", 2)) {
@@ -22,8 +44,9 @@ public:
     const std::int64_t *values = jobs_.data();
     for (py::ssize_t i = 0; i < jobs_.size(); ++i) {
       if (values[i] < 0) {
-        throw py::value_error("jobs: row " + std::to_string(i / COLUMNS) + ", column " +
-                              std::to_string(i % COLUMNS) + " is negative");
+        throw py::value_error("jobs: row " + std::to_string(i / COLUMNS) + ": " +
+                              job_columns(Column::COUNT)[static_cast<std::size_t>(i % COLUMNS)] +
+                              " is negative");
       }
     }
   }
@@ -49,13 +72,13 @@ private:
   py::array_t<std::int64_t, py::array::c_style> jobs_;
 };
 
-/// The open files of a batch: of every row, and each once.
+/// The open files of a batch: one entry per row, and each file once.
 struct JobFiles {
   std::vector<const files::ShardFile *> of_row;
   batch::OpenFiles distinct;
 };
 
-/// Opens every row's shard; needs no GIL. Throws FormatError with `sample` set.
+/// Opens the shard of every row; needs no GIL. Throws FormatError with `sample` set.
 inline JobFiles open_files(files::ShardFiles &files, const std::vector<std::uint64_t> &shards) {
   JobFiles opened;
   opened.of_row.reserve(shards.size());
@@ -79,7 +102,7 @@ inline JobFiles open_files(files::ShardFiles &files, const std::vector<std::uint
   return opened;
 }
 
-/// Throws FormatError where a file of the batch changed while it was read.
+/// Throws FormatError if a file of the batch changed while it was read.
 inline void check_files(const JobFiles &files) {
   batch::check_unchanged(files.distinct, files.of_row.size(),
                          [&files](std::size_t at) { return files.of_row[at]; });

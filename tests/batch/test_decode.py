@@ -210,7 +210,7 @@ def test_a_shard_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
         ({"first": 2**62, "count": 2**62}, {}, "not among the 5 stored"),
         ({}, {"token_padded": T + 1}, "outside the batch buffer"),
         ({}, {"layers": [L]}, "layer 4 is not one of the 4 stored"),
-        ({"target": -1}, {}, "row 0, column 8 is negative"),
+        ({"target": -1}, {}, "row 0: target is negative"),
     ],
 )
 def test_places_outside_the_buffer(
@@ -229,3 +229,11 @@ def test_arrays_are_never_converted(file: BinaryIO) -> None:
     read_only.flags.writeable = False
     with pytest.raises(ValueError, match="out: is read-only"):
         decode(file, [row], read_only)
+
+
+def test_columns_have_names() -> None:
+    for columns in (_core.ROWS_COLUMNS, _core.EDGES_COLUMNS, _core.HEADS_COLUMNS):
+        assert columns[0] == "shard"
+        assert len(set(columns)) == len(columns)
+    assert "layer_stride" in _core.ROWS_COLUMNS
+    assert set(_core.HEADS_COLUMNS) - set(_core.EDGES_COLUMNS) == {"prompt_length"}

@@ -23,13 +23,18 @@ class Kernel:
         self._files = open_shards(index, access=access)
         self._shape = shape
         elements = shape.layers * shape.features
-        jobs = np.zeros((len(index), 10), np.int64)
-        jobs[:, 0] = index.columns["shard"]
-        jobs[:, 1], jobs[:, 2] = index.member(HIDDEN, "offset"), index.member(HIDDEN, "size")
-        jobs[:, 5] = jobs[:, 7] = 1
-        jobs[:, 8] = np.arange(len(index)) % shape.batch_size * elements
-        jobs[:, 9] = shape.features
-        self._jobs = jobs
+        values = {
+            "shard": index.columns["shard"],
+            "hidden_offset": index.member(HIDDEN, "offset"),
+            "hidden_size": index.member(HIDDEN, "size"),
+            "tokens_stored": 1,
+            "token_count": 1,
+            "target": np.arange(len(index)) % shape.batch_size * elements,
+            "layer_stride": shape.features,
+        }
+        self._jobs = np.zeros((len(index), len(_core.ROWS_COLUMNS)), np.int64)
+        for column, name in enumerate(_core.ROWS_COLUMNS):
+            self._jobs[:, column] = values.get(name, 0)
         self._layers = np.arange(shape.layers, dtype=np.int64)
         self._out = np.zeros(shape.batch_size * elements, np.float32)
 

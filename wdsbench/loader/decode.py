@@ -7,6 +7,7 @@ worker process does the first two and its training process the last, over the sa
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -34,14 +35,8 @@ from wdsbench.shards.format.members import (
 )
 from wdsbench.slabs import SlabPool
 
-#: Members and parts of them in a decode job, in the order of its columns.
-STATE_COLUMNS = tuple(
-    (member, part) for member in (HIDDEN, HIDDEN_SCALE) for part in ("offset", "size")
-)
-EDGE_MEMBERS = (EDGES_INDEX, EDGES_WEIGHT, EDGES_POINTER)
-EDGE_COLUMNS = tuple((member, part) for member in EDGE_MEMBERS for part in ("offset", "size"))
-HEAD_MEMBERS = (HEADS_INDEX, HEADS_WEIGHT, HEADS_POINTER)
-HEAD_COLUMNS = tuple((member, part) for member in HEAD_MEMBERS for part in ("offset", "size"))
+EDGE_MEMBERS = {"index": EDGES_INDEX, "weight": EDGES_WEIGHT, "pointer": EDGES_POINTER}
+HEAD_MEMBERS = {"index": HEADS_INDEX, "weight": HEADS_WEIGHT, "pointer": HEADS_POINTER}
 
 
 class Memory(Protocol):
@@ -267,8 +262,16 @@ class BatchDecoder:
     def _state_jobs(self, pending: PendingBatch) -> NDArray[np.int64]:
         rows, ranges, layout = pending.rows, self._plan.ranges, pending.layout
         tokens = self._index.columns["state_tokens"][rows]
-        rest = (tokens, ranges.first[rows], layout.lengths, layout.targets, layout.strides)
-        return self._jobs(rows, STATE_COLUMNS, rest)
+        return self._jobs(
+            _core.ROWS_COLUMNS,
+            rows,
+            {"hidden": HIDDEN, "scale": HIDDEN_SCALE},
+            tokens_stored=tokens,
+            token_first=ranges.first[rows],
+            token_count=layout.lengths,
+            target=layout.targets,
+            layer_stride=layout.strides,
+        )
 
     def _read_scales(self, pending: PendingBatch) -> NDArray[np.float32]:
         return _core.read_scales(
@@ -282,9 +285,16 @@ class BatchDecoder:
         plan, rows = self._plan, pending.rows
         assert pending.layout.offsets is not None
         nodes = pending.layout.offsets[:-1]
-        jobs = self._jobs(rows, EDGE_COLUMNS, (pending.layout.lengths, nodes, np.zeros_like(nodes)))
+        jobs = self._jobs(
+            _core.EDGES_COLUMNS,
+            rows,
+            EDGE_MEMBERS,
+            tokens=pending.layout.lengths,
+            node_base=nodes,
+            edge_base=0,
+        )
         if plan.verify_hash:
-            for member in EDGE_MEMBERS:
+            for member in EDGE_MEMBERS.values():
                 self._members.verify(rows, member)
         pointers = self._members.located(
             rows,
@@ -293,7 +303,7 @@ class BatchDecoder:
             ),
         )
         counts = (pointers[:, plan.layers + 1] - pointers[:, plan.layers]).astype(np.int64)
-        jobs[1:, -1] = np.cumsum(counts.sum(axis=1))[:-1]
+        jobs[1:, _core.EDGES_COLUMNS.index("edge_base")] = np.cumsum(counts.sum(axis=1))[:-1]
         edge_index, edge_attr = self._place_edges(tensors, counts.reshape(-1), pending.memory)
         self._members.located(
             rows,
@@ -323,9 +333,17 @@ class BatchDecoder:
         assert pending.layout.offsets is not None
         nodes = pending.layout.offsets[:-1]
         prompt = self._index.columns["prompt_length"][rows]
-        jobs = self._jobs(rows, HEAD_COLUMNS, (lengths, prompt, nodes, np.zeros_like(nodes)))
+        jobs = self._jobs(
+            _core.HEADS_COLUMNS,
+            rows,
+            HEAD_MEMBERS,
+            tokens=lengths,
+            node_base=nodes,
+            edge_base=0,
+            prompt_length=prompt,
+        )
         if plan.verify_hash:
-            for member in HEAD_MEMBERS:
+            for member in HEAD_MEMBERS.values():
                 self._members.verify(rows, member)
         sizes = {
             "layers_stored": self._index.num_layers,
@@ -335,7 +353,7 @@ class BatchDecoder:
         counts = self._members.located(
             rows, lambda: _core.count_union_edges(self._files, jobs, plan.layers, **sizes)
         )
-        jobs[1:, -1] = np.cumsum(counts)[:-1]
+        jobs[1:, _core.HEADS_COLUMNS.index("edge_base")] = np.cumsum(counts)[:-1]
         edge_index, edge_attr = self._place_edges(tensors, counts, pending.memory)
         self._members.located(
             rows,
@@ -363,17 +381,19 @@ class BatchDecoder:
 
     def _jobs(
         self,
+        columns: tuple[str, ...],
         rows: NDArray[np.int64],
-        members: tuple[tuple[str, str], ...],
-        rest: tuple[NDArray[Any], ...],
+        members: Mapping[str, str],
+        **values: NDArray[Any] | int,
     ) -> NDArray[np.int64]:
-        """Return a row a sample: shard, places of members, and ``rest``."""
-        jobs = np.empty((rows.size, 1 + len(members) + len(rest)), np.int64)
-        jobs[:, 0] = self._index.columns["shard"][rows]
-        for i, (member, part) in enumerate(members, start=1):
-            jobs[:, i] = self._index.member(member, part)[rows]
-        for i, column in enumerate(rest, start=1 + len(members)):
-            jobs[:, i] = column
+        """Return a job table, a row per sample: shard, places of members, and ``values``."""
+        values["shard"] = self._index.columns["shard"][rows]
+        for name, member in members.items():
+            for part in ("offset", "size"):
+                values[f"{name}_{part}"] = self._index.member(member, part)[rows]
+        jobs = np.empty((rows.size, len(columns)), np.int64)
+        for column, name in enumerate(columns):
+            jobs[:, column] = values[name]
         return jobs
 
 
