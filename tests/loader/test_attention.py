@@ -14,7 +14,7 @@ from builders import HEADS, LAYERS, Packed, make_dataset, make_raw, write_pickle
 from wdsbench import TraceLoader
 from wdsbench.errors import DecodeError, TraceError
 from wdsbench.pack import PackOptions, pack
-from wdsbench.shards.format.members import ATTENTION, HEADS_INDEX, HEADS_WEIGHT
+from wdsbench.shards.format.kinds import ATTENTION, HEADS_INDEX, HEADS_WEIGHT
 
 ALL = PackOptions(attention=("full", "edges", "heads", "sketch"))
 

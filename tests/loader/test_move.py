@@ -15,7 +15,7 @@ from loaded import assert_same, by_sample
 from wdsbench import TraceLoader
 from wdsbench.loader.move import move_batch
 from wdsbench.pack import pack
-from wdsbench.shards.format.members import HIDDEN
+from wdsbench.shards.format.kinds import HIDDEN
 
 CHOICES: list[dict[str, Any]] = [
     {"tokens": "last"},

@@ -12,7 +12,7 @@ import numpy as np
 
 from wdsbench.records import SPLITS
 from wdsbench.shards.format.index import DatasetIndex
-from wdsbench.shards.format.members import MEMBERS
+from wdsbench.shards.format.kinds import member_names
 from wdsbench.shards.format.rows import SampleRow
 from wdsbench.shards.write.writer import DatasetWriter
 
@@ -89,7 +89,7 @@ def rewritten(folder: Path, out: Path, change: Callable[[list[Sample]], None]) -
     samples = []
     for row in range(len(index)):
         members = {}
-        for member in MEMBERS:
+        for member in member_names():
             place = spot(index, row, member)
             if place.size:
                 data = place.shard.read_bytes()[place.offset : place.offset + place.size]

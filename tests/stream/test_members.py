@@ -18,7 +18,7 @@ from builders import Packed, make_dataset, make_raw, write_pickle, write_scores
 from wdsbench import DecodeError, Member, ShardError
 from wdsbench.pack import pack
 from wdsbench.shards.format.index import DatasetIndex
-from wdsbench.shards.format.members import MEMBERS
+from wdsbench.shards.format.kinds import member_names
 from wdsbench.shards.read.open import open_index
 from wdsbench.stream import (
     EpochShuffle,
@@ -93,7 +93,7 @@ def test_names_are_webdatasets(packed: Packed, index: DatasetIndex) -> None:
                 assert read_member(member) == data.read()
                 assert ours[key]["__url__"] == str(path)
                 seen.add(f"{key}.{suffix}")
-    every = {f"{key}.{name}" for key in ours for name in ours[key] if name in MEMBERS}
+    every = {f"{key}.{name}" for key in ours for name in ours[key] if name in member_names()}
     assert seen == every
 
 

@@ -21,7 +21,7 @@ from torch_geometric.loader import DataLoader
 from wdsbench.bench.graphs import GraphTrace, data_list
 from wdsbench.bench.readers import shuffled_samples
 from wdsbench.records import LayerEdges
-from wdsbench.shards.format.members import EDGES_INDEX, EDGES_POINTER, EDGES_WEIGHT, HIDDEN
+from wdsbench.shards.format.kinds import EDGES_INDEX, EDGES_POINTER, EDGES_WEIGHT, HIDDEN
 
 Graphs = list[Any]
 Widened = Callable[[Sequence[NDArray[np.float16]]], NDArray[np.float32]]

@@ -11,7 +11,7 @@ from wdsbench.bench.data import Shape
 from wdsbench.bench.part import THREADS
 from wdsbench.bench.timing import Work
 from wdsbench.shards.format.index import DatasetIndex
-from wdsbench.shards.format.members import HIDDEN
+from wdsbench.shards.format.kinds import HIDDEN
 from wdsbench.stream.files import open_shards
 
 

@@ -18,7 +18,7 @@ from wdsbench import _core
 from wdsbench.errors import DecodeError, ShardError
 from wdsbench.records import EdgeLists
 from wdsbench.shards.format.index import DatasetIndex
-from wdsbench.shards.format.members import (
+from wdsbench.shards.format.kinds import (
     ATTENTION,
     EDGES_INDEX,
     EDGES_POINTER,

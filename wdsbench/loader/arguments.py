@@ -20,7 +20,7 @@ from wdsbench.loader.select import (
     select_tokens,
 )
 from wdsbench.shards.format.index import DatasetIndex
-from wdsbench.shards.format.members import SKETCH
+from wdsbench.shards.format.kinds import SKETCH
 
 FIELDS = ("hidden", "logprobs", "meta", "sketch")
 VERIFY = ("header", "hash")

@@ -21,7 +21,7 @@ from wdsbench.loader.members import MemberBytes
 from wdsbench.loader.plan import DecodePlan, RowsLayout, element_bytes, rows_layout
 from wdsbench.records import Batch
 from wdsbench.shards.format.index import DatasetIndex
-from wdsbench.shards.format.members import (
+from wdsbench.shards.format.kinds import (
     EDGES_INDEX,
     EDGES_POINTER,
     EDGES_WEIGHT,

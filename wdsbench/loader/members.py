@@ -14,8 +14,8 @@ from wdsbench import _core
 from wdsbench.errors import DecodeError, ShardError
 from wdsbench.records import Member
 from wdsbench.shards.format.index import DatasetIndex
-from wdsbench.shards.format.members import META
-from wdsbench.stream.members import parse_array
+from wdsbench.shards.format.kinds import META
+from wdsbench.shards.read.sample import parse_array
 
 T = TypeVar("T")
 

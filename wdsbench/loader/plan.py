@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from wdsbench.loader.select import TokenRanges
 from wdsbench.shards.format.index import DatasetIndex
-from wdsbench.shards.format.members import EDGES_WEIGHT, HEADS_WEIGHT, HIDDEN
+from wdsbench.shards.format.kinds import EDGES_WEIGHT, HEADS_WEIGHT, HIDDEN
 
 #: Bytes of an edge in a batch: two int64 indices, then a float32 for each channel.
 EDGE_INDEX_BYTES = 2 * 8

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from wdsbench.errors import DecodeError
 from wdsbench.shards.format.index import DatasetIndex
-from wdsbench.shards.format.members import (
+from wdsbench.shards.format.kinds import (
     EDGES_INDEX,
     EDGES_POINTER,
     EDGES_WEIGHT,

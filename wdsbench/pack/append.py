@@ -15,8 +15,7 @@ from wdsbench.pack.samples import SamplePacker
 from wdsbench.pack.tally import LayerTotals, Tally
 from wdsbench.records import SPLITS
 from wdsbench.shards.format.index import DatasetIndex, LabelsEntry
-from wdsbench.shards.format.members import ATTENTION as FULL
-from wdsbench.shards.format.members import EDGES_POINTER, HEADS_POINTER, HIDDEN, SKETCH
+from wdsbench.shards.format.kinds import HIDDEN, attention_kinds
 
 
 def check_same_options(base: DatasetIndex, options: PackOptions, labels: LabelsEntry) -> None:
@@ -63,18 +62,20 @@ def know_the_data_set(run: SamplePacker, base: DatasetIndex) -> None:
     run.reduction = _reduction(run.options, base)
     features = base.num_features if run.reduction is None else run.reduction.mean.shape[1]
     run.shape, run.layers = (base.num_layers, features), base.model_layers
-    for kind in ("heads", "sketch", "full"):
-        if kind in file.fields:
-            run.heads = int(file.fields[kind].shape[1] or 0)
+    run.heads = base.heads
     kept = np.zeros(len(base), bool)
-    for member in (EDGES_POINTER, HEADS_POINTER, SKETCH, FULL):
-        kept |= base.member(member, "size") != 0
+    for kind in attention_kinds():
+        kept |= base.member(kind.main, "size") != 0
     run.closed = Tally(
         layers=LayerTotals.from_entries(file.layers),
         samples=len(base),
         unlabelled=int(np.isnan(columns["label"]).sum()),
         attention=Counter(
-            {name: entry.samples for name, entry in file.fields.items() if name in _KINDS}
+            {
+                kind.name: file.fields[kind.name].samples
+                for kind in attention_kinds()
+                if kind.name in file.fields
+            }
         ),
         with_attention=int(kept.sum()),
         graphs=_graphs(file.fields["edges"].note) if "edges" in file.fields else 0,
@@ -120,9 +121,6 @@ def joined_provenance(before: dict[str, Any], run: dict[str, Any]) -> dict[str, 
         "remarks": run["remarks"],
         "appended": [*before.get("appended", []), appended],
     }
-
-
-_KINDS = ("edges", "heads", "sketch", "full")
 
 
 def _graphs(note: str) -> int:

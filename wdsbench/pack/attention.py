@@ -13,17 +13,15 @@ from wdsbench.pack.extracted import require_as_asked
 from wdsbench.pack.options import PackOptions
 from wdsbench.pack.refusal import refusal
 from wdsbench.records import EdgeLists, LayerEdges, ReducedAttention, Trace
-from wdsbench.shards.format.members import (
+from wdsbench.shards.format.kinds import (
     ATTENTION,
     EDGES_WEIGHT,
     HEADS_WEIGHT,
     SKETCH,
     SKETCH_VALUES,
-    causal_half,
-    edge_members,
-    head_members,
-    npy_pieces,
+    attention_kinds,
 )
+from wdsbench.shards.format.members import causal_half, edge_members, head_members, npy_pieces
 from wdsbench.shards.format.tar import Pieces
 from wdsbench.traces.attention import MapError, as_maps, reduce_maps
 
@@ -81,17 +79,21 @@ def attention_fields(
     if tally.graphs:
         by_rule = f"graphs of the input ({tally.graphs} samples), else {by_rule}"
     by_head = f"weights from {options.head_threshold:g} of every head, as {HEADS_WEIGHT}"
-    of_heads: list[int | None] = [layers, heads, None]
-    kinds: dict[str, tuple[list[int | None], str]] = {
-        "edges": ([None], by_rule),
-        "heads": (of_heads, by_head),
-        "sketch": ([*of_heads, len(SKETCH_VALUES)], ", ".join(SKETCH_VALUES)),
-        "full": (of_heads, "causal half, row after row"),
+    notes = {
+        "edges": by_rule,
+        "heads": by_head,
+        "sketch": ", ".join(SKETCH_VALUES),
+        "full": "causal half, row after row",
     }
     return {
-        kind: FieldEntry(dtype="<f2", shape=shape, samples=tally.attention[kind], note=note)
-        for kind, (shape, note) in kinds.items()
-        if tally.attention[kind]
+        kind.name: FieldEntry(
+            dtype=kind.main_spec.dtypes[0],
+            shape=kind.index_shape(layers, 0, heads),
+            samples=tally.attention[kind.name],
+            note=notes.get(kind.name, ""),
+        )
+        for kind in attention_kinds()
+        if tally.attention[kind.name]
     }
 
 

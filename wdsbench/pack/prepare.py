@@ -23,7 +23,8 @@ from wdsbench.pack.scores import ScoreTable
 from wdsbench.pack.states import half_states
 from wdsbench.pack.tally import LayerTotals
 from wdsbench.records import Trace
-from wdsbench.shards.format.members import HIDDEN, HIDDEN_SCALE, npy_pieces
+from wdsbench.shards.format.kinds import HIDDEN, HIDDEN_SCALE
+from wdsbench.shards.format.members import npy_pieces
 from wdsbench.shards.format.tar import Pieces
 from wdsbench.traces.read import read_traces
 

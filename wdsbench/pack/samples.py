@@ -19,7 +19,8 @@ from wdsbench.pack.refusal import refusal
 from wdsbench.pack.tally import LayerTotals, Tally
 from wdsbench.records import SPLITS, Trace
 from wdsbench.shards.format.index import FieldEntry, layers_in_words
-from wdsbench.shards.format.members import HIDDEN, META, meta_member
+from wdsbench.shards.format.kinds import HIDDEN, META
+from wdsbench.shards.format.members import meta_member
 from wdsbench.shards.format.names import make_key
 from wdsbench.shards.format.rows import SampleRow
 from wdsbench.shards.write.writer import DatasetWriter

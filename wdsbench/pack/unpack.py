@@ -29,7 +29,7 @@ from wdsbench.files import write_whole
 from wdsbench.pack.scores import DEFAULT_SCORE_COLUMN, ID_COLUMN, TRACE_COLUMN, label_of
 from wdsbench.progress import Progress, no_progress
 from wdsbench.shards.format.index import DatasetIndex
-from wdsbench.shards.format.members import (
+from wdsbench.shards.format.kinds import (
     ATTENTION,
     EDGES_INDEX,
     EDGES_POINTER,

@@ -11,14 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from wdsbench import _core
-from wdsbench.errors import DecodeError, ShardError
 from wdsbench.records import Member
 from wdsbench.shards.format.index import DatasetIndex
-from wdsbench.shards.format.members import MEMBERS
+from wdsbench.shards.format.kinds import member_names
+from wdsbench.shards.read.sample import parse_array, read_member
 
 
 class SampleMembers:
@@ -26,7 +24,7 @@ class SampleMembers:
 
     def __init__(self, index: DatasetIndex) -> None:
         self._index = index
-        self._members = [name for name in MEMBERS if f"{name}.size" in index.columns]
+        self._members = [name for name in member_names() if f"{name}.size" in index.columns]
 
     def __call__(self, rows: Iterable[int]) -> Iterator[dict[str, Any]]:
         """Yield a sample a row."""
@@ -50,34 +48,6 @@ class SampleMembers:
         return sample
 
 
-def read_member(member: Member) -> bytes:
-    """Return a member's bytes.
-
-    Raises:
-        ShardError: The shard cannot be opened, or ends before the member does.
-    """
-    try:
-        with open(member.shard, "rb", buffering=0) as file:  # noqa: PTH123 - hot: no Path is made
-            file.seek(member.offset_bytes)
-            data = file.read(member.size_bytes)
-            while 0 < len(data) < member.size_bytes and (
-                more := file.read(member.size_bytes - len(data))
-            ):
-                data += more
-    except OSError as error:
-        raise ShardError(
-            f"cannot read: {error.strerror}", shard=member.shard, member=member.name
-        ) from error
-    if len(data) != member.size_bytes:
-        raise ShardError(
-            f"the file ends here, {member.size_bytes - len(data)} bytes of the member are missing",
-            shard=member.shard,
-            member=member.name,
-            offset_bytes=member.offset_bytes + len(data),
-        )
-    return data
-
-
 def load_member(member: Member) -> NDArray[Any]:
     """Return an npy member as an array, read-only, in its stored dtype.
 
@@ -85,21 +55,3 @@ def load_member(member: Member) -> NDArray[Any]:
         ShardError: It cannot be read. DecodeError: it is not an npy member of a plain dtype.
     """
     return parse_array(read_member(member), member)
-
-
-def parse_array(data: bytes, member: Member) -> NDArray[Any]:
-    """Return the array in ``data``, the bytes of an npy member; read-only, uncopied.
-
-    Raises:
-        DecodeError: It is not an npy member of a plain dtype.
-    """
-    try:
-        descr, shape, payload = _core.parse_npy_header(data, len(data))
-    except _core.FormatError as error:
-        raise DecodeError(
-            error.detail,
-            shard=member.shard,
-            member=member.name,
-            offset_bytes=member.offset_bytes + error.offset_bytes,
-        ) from error
-    return np.frombuffer(data, descr, offset=payload).reshape(shape)

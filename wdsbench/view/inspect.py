@@ -22,7 +22,7 @@ from wdsbench.errors import DecodeError, TraceError
 from wdsbench.progress import Progress, no_progress
 from wdsbench.records import SPLITS, Member, Trace
 from wdsbench.shards.format.index import DatasetIndex
-from wdsbench.shards.format.members import HIDDEN, HIDDEN_SCALE, MEMBERS, META
+from wdsbench.shards.format.kinds import HIDDEN, HIDDEN_SCALE, META, member_names
 from wdsbench.stream.members import SampleMembers, load_member, read_member
 from wdsbench.traces.arrays import as_array
 from wdsbench.traces.check import check_trace
@@ -124,7 +124,7 @@ def inspect_sample(index: DatasetIndex, wanted: str) -> dict[str, Any]:
             None if prompt < 0 else prompt,
             meta.get("token_logprobs"),
         ),
-        "members": [_member(sample[name], name) for name in MEMBERS if name in sample],
+        "members": [_member(sample[name], name) for name in member_names() if name in sample],
         "provenance": meta.get("provenance"),
     }
 
@@ -337,7 +337,7 @@ def _named(
 
 def _member_totals(index: DatasetIndex) -> dict[str, dict[str, int]]:
     totals = {}
-    for name in MEMBERS:
+    for name in member_names():
         sizes = index.member(name, "size")
         if sizes.any():
             totals[name] = {"samples": int((sizes != 0).sum()), "bytes": int(sizes.sum())}

@@ -13,7 +13,7 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import SubFigure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
-from wdsbench.shards.format.members import SKETCH_VALUES
+from wdsbench.shards.format.kinds import SKETCH_VALUES
 from wdsbench.view.graph import MOST_EDGES, draw_graph, place_nodes
 from wdsbench.view.look import (
     ANSWER_COLOUR,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from wdsbench.errors import DecodeError, ShardError
 from wdsbench.records import SPLITS, EdgeLists, Member, ReducedAttention
 from wdsbench.shards.format.index import DatasetIndex
-from wdsbench.shards.format.members import (
+from wdsbench.shards.format.kinds import (
     ATTENTION,
     EDGES_INDEX,
     EDGES_POINTER,

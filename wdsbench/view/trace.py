@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from wdsbench.errors import WdsbenchError
 from wdsbench.records import EdgeLists, LayerEdges, ReducedAttention
-from wdsbench.shards.format.members import SKETCH_VALUES
+from wdsbench.shards.format.kinds import SKETCH_VALUES
 
 #: From this weight on a head's attention is drawn as an edge where whole maps are kept; without
 #: them it is what packing kept.

@@ -16,7 +16,7 @@ from wdsbench.errors import PackError, ShardError
 from wdsbench.shards.check.repair import repair_dataset
 from wdsbench.shards.check.verify import verify_dataset
 from wdsbench.shards.format.index import DatasetIndex
-from wdsbench.shards.format.members import MEMBERS
+from wdsbench.shards.format.kinds import member_names
 from wdsbench.shards.format.table import write_table
 
 
@@ -35,7 +35,7 @@ def content(folder: Path) -> dict[str, dict[str, bytes]]:
     index = DatasetIndex.open(folder)
     found: dict[str, dict[str, bytes]] = {}
     for row in range(len(index)):
-        places = {member: spot(index, row, member) for member in MEMBERS}
+        places = {member: spot(index, row, member) for member in member_names()}
         found[index.key(row)] = {
             member: place.shard.read_bytes()[place.offset : place.offset + place.size]
             for member, place in places.items()

@@ -18,7 +18,7 @@ from wdsbench.shards.check.problems import KINDS, Problem
 from wdsbench.shards.check.shard_check import ShardCheck
 from wdsbench.shards.check.verify import VerifyReport, verify_dataset, verify_tars
 from wdsbench.shards.format.index import DatasetIndex
-from wdsbench.shards.format.members import MEMBERS
+from wdsbench.shards.format.kinds import member_names
 from wdsbench.shards.format.table import write_table
 from wdsbench.shards.write.claim import MARKER_NAME, FolderClaim
 
@@ -117,7 +117,9 @@ def test_no_byte_of_a_shard_is_left_out(copy: Path) -> None:
     index = DatasetIndex.open(copy)
     shard = index.shard_path(0)
     rows = range(index.first_rows[1])
-    members = [spot(index, row, m) for row in rows for m in MEMBERS if spot(index, row, m).size]
+    members = [
+        spot(index, row, m) for row in rows for m in member_names() if spot(index, row, m).size
+    ]
     for offset in np.random.default_rng(0).integers(0, shard.stat().st_size, 300).tolist():
         flip(shard, offset, 1 << offset % 8)
         check = ShardCheck(index, 0)

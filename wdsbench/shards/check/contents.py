@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from wdsbench import _core
 from wdsbench.shards.format.index import DatasetIndex
-from wdsbench.shards.format.members import (
+from wdsbench.shards.format.kinds import (
     ATTENTION,
     EDGES_INDEX,
     EDGES_POINTER,

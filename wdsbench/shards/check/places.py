@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wdsbench.shards.format.index import DatasetIndex
-from wdsbench.shards.format.members import MEMBERS
+from wdsbench.shards.format.kinds import member_names
 from wdsbench.shards.format.tar import BLOCK_BYTES
 
 
@@ -53,7 +53,7 @@ def table_places(index: DatasetIndex, rows: range) -> tuple[list[Place], list[Pl
     keys = index.keys(np.arange(rows.start, rows.stop))
     places: list[Place] = []
     nowhere: list[Place] = []
-    for member in MEMBERS:
+    for member in member_names():
         columns = [index.member(member, part)[span].tolist() for part in ("offset", "size", "xxh3")]
         for row, key, offset, size, digest in zip(rows, keys, *columns, strict=True):
             if size:

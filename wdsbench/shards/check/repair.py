@@ -20,9 +20,9 @@ from wdsbench.progress import Progress, no_progress
 from wdsbench.records import SPLITS
 from wdsbench.shards.check.contents import LayersSeen
 from wdsbench.shards.check.shard_check import CheckedSample, ShardCheck
-from wdsbench.shards.check.table_check import MEMBER_OF_FIELD, shape_problems
+from wdsbench.shards.check.table_check import shape_problems
 from wdsbench.shards.format.index import DatasetIndex, FieldEntry, IndexFile, LayerEntry
-from wdsbench.shards.format.rows import SampleRow
+from wdsbench.shards.format.kinds import main_member
 from wdsbench.shards.format.tar import END_BYTES
 from wdsbench.shards.write.writer import MEGABYTE, DatasetWriter
 
@@ -113,7 +113,7 @@ class _Run:
             if sample.lost:
                 self._lose(sample, number, check.shard)
                 continue
-            row = self._row(sample.row)
+            row = self._index.sample_row(sample.row)
             members = {name: [data] for name, data in sample.members.items()}
             self._writer.add(self._split(sample.row), row, members)
             for member in members:
@@ -122,24 +122,11 @@ class _Run:
             if sample.seen is not None:
                 self._seen.add(sample.seen)
 
-    def _row(self, row: int) -> SampleRow:
-        columns = self._index.columns
-        return SampleRow(
-            key=self._index.key(row),
-            question_id=self._index.question_id(row),
-            trace=int(columns["trace"][row]),
-            tokens=int(columns["tokens"][row]),
-            state_tokens=int(columns["state_tokens"][row]),
-            prompt_length=int(columns["prompt_length"][row]),
-            label=float(columns["label"][row]),
-            score=float(columns["score"][row]),
-        )
-
     def _split(self, row: int) -> str:
         return SPLITS[int(self._index.columns["split"][row])]
 
     def _lose(self, sample: CheckedSample, number: int, shard: str) -> None:
-        row = self._row(sample.row)
+        row = self._index.sample_row(sample.row)
         self.damaged.add(shard)
         self.lost.append((row.key, row.question_id, sample.lost))
         self._lines.append(
@@ -166,9 +153,7 @@ class _Run:
     def fields(self) -> dict[str, FieldEntry]:
         """Return the fields with their new counts; those that no sample has any more are gone."""
         counted = {
-            name: entry.model_copy(
-                update={"samples": self._members.get(MEMBER_OF_FIELD.get(name, name), 0)}
-            )
+            name: entry.model_copy(update={"samples": self._members.get(main_member(name), 0)})
             for name, entry in self._index.file.fields.items()
         }
         return {name: entry for name, entry in counted.items() if entry.samples}

@@ -14,27 +14,10 @@ from wdsbench.records import SPLITS
 from wdsbench.shards.check.hygiene import check_split_hygiene
 from wdsbench.shards.check.problems import Problem, problem_of
 from wdsbench.shards.format.index import INDEX_NAME, DatasetIndex, split_entries
-from wdsbench.shards.format.members import (
-    ATTENTION,
-    EDGES_WEIGHT,
-    HEADS_WEIGHT,
-    HIDDEN,
-    META,
-    SKETCH,
-)
+from wdsbench.shards.format.kinds import HIDDEN, main_member
 from wdsbench.shards.format.names import make_key
 
 _KEY: Final = re.compile(r"[A-Za-z0-9_-]{1,40}-[0-9a-f]{16}")
-
-#: The member by which an index counts the samples of a field.
-MEMBER_OF_FIELD: Final = {
-    "hidden": HIDDEN,
-    "meta": META,
-    "edges": EDGES_WEIGHT,
-    "heads": HEADS_WEIGHT,
-    "sketch": SKETCH,
-    "full": ATTENTION,
-}
 
 
 def shape_problems(index: DatasetIndex) -> Iterator[Problem]:
@@ -116,7 +99,7 @@ def table_problems(index: DatasetIndex) -> Iterator[Problem]:
             "index", "counts of splits and classes are not those of the table", INDEX_NAME
         )
     for name, entry in file.fields.items():
-        sizes = index.member(MEMBER_OF_FIELD.get(name, name), "size")
+        sizes = index.member(main_member(name), "size")
         count = int((sizes != 0).sum())
         if count != entry.samples:
             detail = f"field {name} of {entry.samples} samples, the table has {count}"

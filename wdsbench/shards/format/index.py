@@ -25,8 +25,9 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, ValidationError
 
 from wdsbench.errors import ShardError
-from wdsbench.records import SPLITS, FieldSpec
-from wdsbench.shards.format.members import HIDDEN
+from wdsbench.records import SPLITS, FieldSpec, Member
+from wdsbench.shards.format.kinds import HIDDEN, KINDS, Sizes
+from wdsbench.shards.format.rows import SampleRow
 from wdsbench.shards.format.table import TableSpec, is_table_name, map_table
 
 INDEX_NAME = "index.json"
@@ -327,6 +328,26 @@ class DatasetIndex:
         entry = self.file.fields.get("heads") or self.file.fields.get("sketch")
         return 0 if entry is None else int(entry.shape[1] or 0)
 
+    @cached_property
+    def heads(self) -> int:
+        """H of every kind that has an axis for it, ``full`` included; 0 if there is none."""
+        for name, entry in self.file.fields.items():
+            axis = KINDS[name].heads_axis() if name in KINDS else None
+            if axis is not None and axis < len(entry.shape):
+                return int(entry.shape[axis] or 0)
+        return 0
+
+    def sizes(self, row: int) -> Sizes:
+        """Return the sizes that the shapes of a sample's members are made of."""
+        columns = self.columns
+        return Sizes(
+            layers=self.num_layers,
+            tokens=int(columns["tokens"][row]),
+            states=int(columns["state_tokens"][row]),
+            features=self.num_features,
+            heads=self.heads,
+        )
+
     def _hidden_axis(self, axis: int) -> int:
         size = self.file.fields["hidden"].shape[axis]
         assert size is not None
@@ -389,6 +410,29 @@ class DatasetIndex:
         offsets, text = self.columns["question_offset"], self.columns["question_bytes"].data
         ranges = zip(offsets[rows].tolist(), offsets[rows + 1].tolist(), strict=True)
         return [str(text[first:last], "utf-8", "surrogatepass") for first, last in ranges]
+
+    def sample_row(self, row: int) -> SampleRow:
+        """Return what the table has about one sample, members apart."""
+        columns = self.columns
+        return SampleRow(
+            key=self.key(row),
+            question_id=self.question_id(row),
+            trace=int(columns["trace"][row]) if "trace" in columns else 0,
+            tokens=int(columns["tokens"][row]),
+            state_tokens=int(columns["state_tokens"][row]),
+            prompt_length=int(columns["prompt_length"][row]),
+            label=float(columns["label"][row]),
+            score=float(columns["score"][row]),
+        )
+
+    def place(self, row: int, member: str) -> Member:
+        """Return where a sample's member is stored; size 0 if the sample does not have it."""
+        return Member(
+            str(self.shard_path(int(self.columns["shard"][row]))),
+            self.member_name(row, member),
+            int(self.member(member, "offset")[row]),
+            int(self.member(member, "size")[row]),
+        )
 
     def key(self, row: int) -> str:
         """Return a sample's member key."""

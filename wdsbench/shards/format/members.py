@@ -11,37 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wdsbench.records import LayerEdges, Trace
-from wdsbench.shards.format.tar import Pieces
-
-ATTENTION = "attention.npy"
-HIDDEN = "hidden.npy"
-HIDDEN_SCALE = "hidden_scale.npy"
-META = "meta.json"
-EDGES_INDEX = "edges_index.npy"
-EDGES_WEIGHT = "edges_weight.npy"
-EDGES_POINTER = "edges_ptr.npy"
-HEADS_INDEX = "heads_index.npy"
-HEADS_WEIGHT = "heads_weight.npy"
-HEADS_POINTER = "heads_ptr.npy"
-SKETCH = "sketch.npy"
-
-#: Numbers of a token in a sketch; csrc/graph/sketch.hpp has their formulas and sources.
-SKETCH_VALUES = ("self_attention", "laplacian", "lookback", "entropy")
-
-#: Every member a sample may have, in the order of the shard (sorted by name).
-MEMBERS = (
-    ATTENTION,
+from wdsbench.shards.format.kinds import (
     EDGES_INDEX,
     EDGES_POINTER,
     EDGES_WEIGHT,
     HEADS_INDEX,
     HEADS_POINTER,
     HEADS_WEIGHT,
-    HIDDEN,
-    HIDDEN_SCALE,
-    META,
-    SKETCH,
 )
+from wdsbench.shards.format.tar import Pieces
 
 
 def npy_pieces(array: NDArray[Any]) -> Pieces:

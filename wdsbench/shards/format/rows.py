@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wdsbench.records import SPLITS
-from wdsbench.shards.format.members import MEMBERS
+from wdsbench.shards.format.kinds import member_names
 from wdsbench.shards.format.names import KEY_CHARACTERS, question_bytes
 from wdsbench.shards.format.tar import Placement
 
@@ -63,7 +63,7 @@ def columns_of(shards: Sequence[tuple[str, Sequence[PlacedRow]]]) -> dict[str, N
         "question_bytes": np.frombuffer(b"".join(questions), np.uint8),
     }
     nowhere = Placement(0, 0, 0)
-    for member in MEMBERS:
+    for member in member_names():
         if any(member in places for places in placements):
             found = [places.get(member, nowhere) for places in placements]
             columns[f"{member}.offset"] = np.array(

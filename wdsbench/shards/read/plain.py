@@ -34,16 +34,14 @@ from wdsbench.shards.format.index import (
     layers_in_words,
     split_entries,
 )
-from wdsbench.shards.format.members import (
+from wdsbench.shards.format.kinds import (
     ATTENTION,
-    EDGES_WEIGHT,
     HEADS_POINTER,
-    HEADS_WEIGHT,
     HIDDEN,
-    MEMBERS,
+    KINDS,
     META,
     SKETCH,
-    SKETCH_VALUES,
+    member_names,
 )
 from wdsbench.shards.format.names import question_bytes
 from wdsbench.shards.format.table import TableSpec
@@ -95,18 +93,15 @@ def index_tars(paths: Sequence[Path]) -> DatasetIndex:
         raise ShardError(f"no sample in {len(paths)} tar files; there is nothing to read")
     columns = _columns(shards)
     layers, features, dtype = shape
-    total = sum(len(samples) for _, samples in shards)
-    fields = {"hidden": FieldEntry(dtype=dtype, shape=[layers, None, features], samples=total)}
-    of_heads: list[int | None] = [layers, heads, None]
-    for name, member, axes in (
-        ("edges", EDGES_WEIGHT, [None]),
-        ("heads", HEADS_WEIGHT, of_heads),
-        ("sketch", SKETCH, [*of_heads, len(SKETCH_VALUES)]),
-        ("full", ATTENTION, of_heads),
-    ):
-        if f"{member}.size" in columns:
-            found = int((columns[f"{member}.size"] != 0).sum())
-            fields[name] = FieldEntry(dtype="<f2", shape=list(axes), samples=found)
+    fields = {
+        name: FieldEntry(
+            dtype=dtype if name == "hidden" else kind.main_spec.dtypes[0],
+            shape=kind.index_shape(layers, features, heads),
+            samples=int((columns[f"{kind.main}.size"] != 0).sum()),
+        )
+        for name, kind in KINDS.items()
+        if name != "meta" and f"{kind.main}.size" in columns
+    }
     file = IndexFile(
         __kind__="wids-shard-index-v1",
         name="tar files without an index",
@@ -305,7 +300,7 @@ def _columns(shards: list[tuple[Path, list[_Sample]]]) -> dict[str, NDArray[Any]
         "question_offset": np.cumsum([0, *(len(q) for q in questions)]).astype(np.uint64),
         "question_bytes": np.frombuffer(b"".join(questions), np.uint8),
     }
-    for member in MEMBERS:
+    for member in member_names():
         if any(member in sample.places for sample in samples):
             places = np.array([sample.places.get(member, (0, 0)) for sample in samples], np.uint64)
             columns[f"{member}.offset"], columns[f"{member}.size"] = places.T.copy()

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from wdsbench.files import temp_path
 from wdsbench.shards.format.index import ShardEntry, as_split
-from wdsbench.shards.format.members import MEMBERS
+from wdsbench.shards.format.kinds import member_names
 from wdsbench.shards.format.rows import PlacedRow, SampleRow
 from wdsbench.shards.format.tar import Pieces, Placement, TarWriter
 
@@ -76,7 +76,7 @@ class OpenShard:
         """Append a sample; ``note`` is for the journal."""
         placements = {
             name: self.tar.add(f"{row.key}.{name}", _chunks(members[name]))
-            for name in MEMBERS
+            for name in member_names()
             if name in members
         }
         self.rows.append((row, placements))
@@ -98,7 +98,7 @@ class OpenShard:
     def record(self, entry: ShardEntry, summary: Any) -> dict[str, Any]:
         """Return what the journal keeps of the closed shard."""
         members = {}
-        for member in MEMBERS:
+        for member in member_names():
             places = [
                 [row, place.offset_bytes, place.size_bytes, place.xxh3]
                 for row, (_, placements) in enumerate(self.rows)

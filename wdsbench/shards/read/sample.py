@@ -1,0 +1,293 @@
+"""One stored sample, decoded. No other Python code decodes members.
+
+A member is read when it is asked for, and its dtype and shape are checked against the table of
+member kinds. Every error names shard, member and byte. The loader's hot path decodes in C++ and is
+tested against this module.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property
+from typing import Any, Final, Protocol
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from wdsbench import _core
+from wdsbench.errors import DecodeError, ShardError
+from wdsbench.records import EdgeLists, Member
+from wdsbench.shards.format.index import DatasetIndex
+from wdsbench.shards.format.kinds import HIDDEN_SCALE, KINDS, META, Sizes, member_specs
+
+_SEE_VERIFY: Final = "`wdsbench verify` lists what is damaged"
+
+
+class MemberSource(Protocol):
+    """Reads bytes of shards by their number in the index, as :class:`_core.ShardFiles` does."""
+
+    def read(self, shard: int, offset: int, size: int, /) -> bytes:
+        """Return bytes ``[offset, offset + size)`` of a shard."""
+
+
+def parse_npy(data: Any) -> tuple[NDArray[Any], int]:
+    """Return the array in the bytes of an npy member, uncopied, and the offset of its payload.
+
+    Raises:
+        FormatError: It is not an npy file of a supported dtype in C order.
+    """
+    descr, shape, payload = _core.parse_npy_header(data, len(data))
+    return np.frombuffer(data, descr, offset=payload).reshape(shape), payload
+
+
+def read_member(member: Member) -> bytes:
+    """Return a member's bytes.
+
+    Raises:
+        ShardError: The shard cannot be opened, or ends before the member does.
+    """
+    try:
+        with open(member.shard, "rb", buffering=0) as file:  # noqa: PTH123 - hot: no Path is made
+            file.seek(member.offset_bytes)
+            data = file.read(member.size_bytes)
+            while 0 < len(data) < member.size_bytes and (
+                more := file.read(member.size_bytes - len(data))
+            ):
+                data += more
+    except OSError as error:
+        raise ShardError(
+            f"cannot read: {error.strerror}", shard=member.shard, member=member.name
+        ) from error
+    if len(data) != member.size_bytes:
+        raise ShardError(
+            f"the file ends here, {member.size_bytes - len(data)} bytes of the member are missing;"
+            f" {_SEE_VERIFY}",
+            shard=member.shard,
+            member=member.name,
+            offset_bytes=member.offset_bytes + len(data),
+        )
+    return data
+
+
+def parse_array(data: bytes, member: Member) -> NDArray[Any]:
+    """Return the array in ``data``, the bytes of an npy member; read-only, uncopied.
+
+    Raises:
+        DecodeError: It is not an npy member of a supported dtype.
+    """
+    try:
+        return parse_npy(data)[0]
+    except _core.FormatError as error:
+        raise _damaged(member, error.detail, error.offset_bytes) from error
+
+
+def causal_maps(halves: NDArray[Any], tokens: int) -> NDArray[Any]:
+    """Return whole maps ``[L, H, T, T]`` of their causal halves ``[L, H, T (T + 1) / 2]``."""
+    maps = np.zeros((*halves.shape[:2], tokens, tokens), halves.dtype)
+    rows, columns = np.tril_indices(tokens)
+    maps[:, :, rows, columns] = halves
+    return maps
+
+
+class StoredSample:
+    """The members of one sample, read and decoded when they are asked for.
+
+    Arrays are read-only views of the bytes that were read.
+
+    Attributes:
+        index: The data set.
+        row: Row of the sample in the index.
+    """
+
+    def __init__(
+        self,
+        index: DatasetIndex,
+        row: int,
+        source: MemberSource | None = None,
+        *,
+        check_hash: bool = False,
+    ) -> None:
+        """Name the sample; nothing is read yet.
+
+        Args:
+            index: The data set.
+            row: Row of the sample.
+            source: Open shards, for many samples; by default each read opens the shard.
+            check_hash: Compare the bytes of every member with their XXH3 in the index.
+        """
+        self.index = index
+        self.row = row
+        self._source = source
+        self._check_hash = check_hash
+
+    @cached_property
+    def sizes(self) -> Sizes:
+        """L, T, t, D and H of the sample."""
+        return self.index.sizes(self.row)
+
+    def has(self, kind: str) -> bool:
+        """Return whether the sample has a member kind, such as ``"edges"``."""
+        return bool(self.index.member(KINDS[kind].main, "size")[self.row])
+
+    def has_member(self, member: str) -> bool:
+        """Return whether the sample has a member, such as ``"hidden_scale.npy"``."""
+        return bool(self.index.member(member, "size")[self.row])
+
+    def require(self, kind: str) -> None:
+        """Check that the sample has a member kind.
+
+        Raises:
+            DecodeError: It does not; the error says how to pack it.
+        """
+        if not self.has(kind):
+            member = self.index.place(self.row, KINDS[kind].main)
+            raise DecodeError(
+                f"the sample has no {kind}; {KINDS[kind].remedy}",
+                shard=member.shard,
+                member=member.name,
+            )
+
+    def read(self, member: str) -> bytes:
+        """Return a member's bytes.
+
+        Raises:
+            ShardError: The shard cannot be read, or the hash differs.
+        """
+        index, row = self.index, self.row
+        if self._source is None:
+            data = read_member(index.place(row, member))
+        else:
+            shard, offset, size = (
+                int(column[row])
+                for column in (
+                    index.columns["shard"],
+                    index.member(member, "offset"),
+                    index.member(member, "size"),
+                )
+            )
+            try:
+                data = self._source.read(shard, offset, size)
+            except _core.FormatError as error:
+                place = index.place(row, member)
+                raise ShardError(
+                    f"{error.detail}; {_SEE_VERIFY}",
+                    shard=place.shard,
+                    member=place.name,
+                    offset_bytes=error.offset_bytes,
+                ) from error
+        if self._check_hash and index.has_hashes:
+            expected = int(index.member(member, "xxh3")[row])
+            if xxhash.xxh3_64_intdigest(data) != expected:
+                raise self.error(
+                    member,
+                    "the bytes are not those that were packed (XXH3 differs); restore the shard or"
+                    f" pack again; {_SEE_VERIFY}",
+                )
+        return data
+
+    def member_array(self, member: str) -> NDArray[Any]:
+        """Return an npy member in its stored dtype.
+
+        Raises:
+            ShardError: It cannot be read.
+            DecodeError: It is not an array of the dtype and shape that its kind has.
+        """
+        try:
+            array, _ = parse_npy(self.read(member))
+        except _core.FormatError as error:
+            raise self.error(
+                member, f"{error.detail}; {_SEE_VERIFY}", error.offset_bytes
+            ) from error
+        wrong = member_specs()[member].mismatch(array.dtype.str, array.shape, self.sizes)
+        if wrong is not None:
+            raise self.error(member, f"{wrong}; {_SEE_VERIFY}")
+        return array
+
+    def array(self, kind: str) -> NDArray[Any]:
+        """Return the main array of a member kind; raises as `require` and `member_array` do."""
+        self.require(kind)
+        return self.member_array(KINDS[kind].main)
+
+    def scales(self) -> NDArray[np.float32] | None:
+        """Return the factors ``[L]`` of scaled layers, or None if no layer is scaled."""
+        return self.member_array(HIDDEN_SCALE) if self.has_member(HIDDEN_SCALE) else None
+
+    def states(self) -> NDArray[Any]:
+        """Return hidden states ``[L, t, D]``: as stored, or float32 if layers are scaled."""
+        stored, scales = self.array("hidden"), self.scales()
+        if scales is None:
+            return stored
+        wide: NDArray[np.float32] = stored.astype(np.float32) * scales[:, None, None]
+        return wide
+
+    def maps(self) -> NDArray[Any] | None:
+        """Return the attention maps ``[L, H, T, T]``, or None if they are not stored."""
+        return causal_maps(self.array("full"), self.sizes.tokens) if self.has("full") else None
+
+    def edges(self) -> EdgeLists | None:
+        """Return the edges of the mean over heads, one list per layer, or None."""
+        return self._edge_lists("edges")
+
+    def heads(self) -> EdgeLists | None:
+        """Return the edges of each head, list ``layer * H + head``, or None."""
+        return self._edge_lists("heads")
+
+    def sketch(self) -> NDArray[np.float16] | None:
+        """Return the sketch ``[L, H, T, 4]``, or None."""
+        return self.array("sketch") if self.has("sketch") else None
+
+    def meta(self) -> dict[str, Any]:
+        """Return ``meta.json``; empty if the sample has none.
+
+        Raises:
+            ShardError: It cannot be read.
+            DecodeError: It is not a JSON object.
+        """
+        if not self.has("meta"):
+            return {}
+        try:
+            meta = json.loads(self.read(META))
+        except ValueError as error:
+            inside = error.pos if isinstance(error, json.JSONDecodeError) else 0
+            raise self.error(META, f"not JSON: {error}; {_SEE_VERIFY}", inside) from error
+        if not isinstance(meta, dict):
+            raise self.error(META, f"a JSON {type(meta).__name__}, expected an object")
+        return meta
+
+    def logprobs(self, meta: dict[str, Any] | None = None) -> NDArray[np.float32] | None:
+        """Return the log-probabilities of the answer's tokens, float32, or None.
+
+        Args:
+            meta: ``meta.json`` if it was read already.
+        """
+        values = (self.meta() if meta is None else meta).get("token_logprobs")
+        if values is None:
+            return None
+        # JSON has no infinities.
+        return np.array([-np.inf if value is None else value for value in values], np.float32)
+
+    def error(self, member: str, detail: str, inside_bytes: int = 0) -> DecodeError:
+        """Return an error about a member, at a byte of its data."""
+        return _damaged(self.index.place(self.row, member), detail, inside_bytes)
+
+    def _edge_lists(self, kind: str) -> EdgeLists | None:
+        if not self.has(kind):
+            return None
+        index, pointer, weight = (self.member_array(spec.name) for spec in KINDS[kind].members)
+        if index.shape[1] != weight.size or int(pointer[-1]) != weight.size:
+            raise self.error(
+                KINDS[kind].members[0].name,
+                f"{index.shape[1]} edges, {weight.size} weights and a pointer that ends at"
+                f" {pointer[-1]}; they must agree; {_SEE_VERIFY}",
+            )
+        return EdgeLists(index, weight, pointer)
+
+
+def _damaged(member: Member, detail: str, inside_bytes: int) -> DecodeError:
+    return DecodeError(
+        detail,
+        shard=member.shard,
+        member=member.name,
+        offset_bytes=member.offset_bytes + inside_bytes,
+    )
