@@ -27,9 +27,10 @@ ALLOWED: dict[str, set[str]] = {
     "llm": {"traces", "shards"},
     "view": {"traces", "stream", "detect", "shards"},
     "train": {"loader", "detect", "view"},
-    "demo": {"detect", "llm", "pack", "train"},
+    "jobs": {"llm", "pack", "train", "detect", "view", "shards", "traces"},
+    "demo": {"detect", "llm", "pack", "train", "jobs"},
     "bench": {"loader", "stream", "shards", "detect"},
-    "cli": {"bench", "demo", "llm", "pack", "train", "detect", "view", "shards", "traces"},
+    "cli": {"bench", "demo", "jobs", "llm", "pack", "train", "detect", "view", "shards", "traces"},
 }
 
 #: Rooms that must work where torch is not installed.

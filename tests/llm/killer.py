@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from llm.tiny import make_model, make_poisoned, make_questions, make_tokenizer
 
-from wdsbench.cli.shard_taker import ShardTaker
+from wdsbench.jobs.shard_sink import ShardSink
 from wdsbench.llm.decode import Decoding
 from wdsbench.llm.extract import extract
 from wdsbench.llm.questions import Question
@@ -69,7 +69,7 @@ def extract_files(out: Path) -> None:
 
 
 def extract_shards(out: Path, *, keep_raw: bool) -> None:
-    with ShardTaker(
+    with ShardSink(
         out / "shards", out / "traces", QUESTIONS, SHARD_OPTIONS, keep_raw=keep_raw, resume=True
     ) as taker:
         extract(

@@ -120,8 +120,8 @@ def command(
     that give no trace are told of and stand in failures.jsonl; the exit code is 0 as long as there
     is any trace.
     """
-    from wdsbench.cli.shard_taker import ShardTaker
     from wdsbench.files import nearest_folder
+    from wdsbench.jobs.shard_sink import ShardSink
     from wdsbench.llm.decode import Decoding
     from wdsbench.llm.extract import extract
     from wdsbench.llm.model import load_model
@@ -142,7 +142,7 @@ def command(
         taker = None
         if shards is not None:
             _require_references(asked, score_column)
-            taker = ShardTaker(
+            taker = ShardSink(
                 shards,
                 out,
                 asked,

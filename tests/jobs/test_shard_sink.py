@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from llm.tiny import make_model, make_questions, make_tokenizer
 
-from wdsbench.cli.shard_taker import ShardTaker
 from wdsbench.errors import PackError
+from wdsbench.jobs.shard_sink import ShardSink
 from wdsbench.llm.extract import ExtractReport, extract
 from wdsbench.llm.questions import Question
 from wdsbench.llm.score import score_traces
@@ -27,7 +27,7 @@ OPTIONS = PackOptions(
 )
 
 
-class Watched(ShardTaker):
+class Watched(ShardSink):
     """Notes how many trace files lie there after each."""
 
     def __init__(self, *arguments: Any, stop_after: int = 99, **words: Any) -> None:

@@ -27,7 +27,7 @@ from wdsbench.shards.write.shard import is_whole
 from wdsbench.traces.files import SCORES_NAME
 
 
-class ShardTaker:
+class ShardSink:
     """Takes the trace files of an extraction (``llm.work.FileTaker``); a context.
 
     Attributes:
@@ -74,7 +74,7 @@ class ShardTaker:
         self._journal = read_journal(out)
         self._check_folder()
 
-    def __enter__(self) -> ShardTaker:
+    def __enter__(self) -> ShardSink:
         """Return this."""
         return self
 
