@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from wdsbench.records import SPLITS
-from wdsbench.shards.format.index import DatasetIndex
+from wdsbench.shards.format.index import DatasetIndex, FieldEntry
 from wdsbench.shards.format.kinds import member_names
 from wdsbench.shards.format.rows import SampleRow
 from wdsbench.shards.write.writer import DatasetWriter
@@ -82,10 +82,14 @@ class Sample:
         self.row = replace(self.row, **values)
 
 
-def rewritten(folder: Path, out: Path, change: Callable[[list[Sample]], None]) -> Path:
+def rewritten(
+    folder: Path,
+    out: Path,
+    change: Callable[[list[Sample]], None],
+    change_fields: Callable[[dict[str, FieldEntry]], None] = lambda _: None,
+) -> Path:
     """Write the data set again with something changed and every hash right."""
     index = DatasetIndex.open(folder)
-    columns = index.columns
     samples = []
     for row in range(len(index)):
         members = {}
@@ -96,26 +100,21 @@ def rewritten(folder: Path, out: Path, change: Callable[[list[Sample]], None]) -
                 members[member] = data
         samples.append(
             Sample(
-                SPLITS[int(columns["split"][row])],
-                SampleRow(
-                    index.key(row),
-                    index.question_id(row),
-                    *(columns[name][row].item() for name in _NAMES),
-                ),
+                SPLITS[int(index.columns["split"][row])],
+                index.sample_row(row),
                 members,
             )
         )
     change(samples)
+    fields = dict(index.file.fields)
+    change_fields(fields)
     writer = DatasetWriter(out, shard_mb=0.05)
     for sample in samples:
         writer.add(sample.split, sample.row, {k: [v] for k, v in sample.members.items()})
     writer.finish(
-        fields=index.file.fields,
+        fields=fields,
         layers=index.file.layers,
         provenance=index.file.provenance,
         labels=index.file.labels,
     )
     return out
-
-
-_NAMES = ("trace", "tokens", "state_tokens", "prompt_length", "label", "score")

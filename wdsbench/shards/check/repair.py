@@ -18,8 +18,8 @@ from typing import Any, Final
 from wdsbench.errors import PackError, ShardError
 from wdsbench.progress import Progress, no_progress
 from wdsbench.records import SPLITS
-from wdsbench.shards.check.contents import LayersSeen
 from wdsbench.shards.check.shard_check import CheckedSample, ShardCheck
+from wdsbench.shards.check.states import LayerStats
 from wdsbench.shards.check.table_check import shape_problems
 from wdsbench.shards.format.index import DatasetIndex, FieldEntry, IndexFile, LayerEntry
 from wdsbench.shards.format.kinds import main_member
@@ -99,7 +99,7 @@ class _Run:
     def __init__(self, index: DatasetIndex, writer: DatasetWriter) -> None:
         self._index = index
         self._writer = writer
-        self._seen = LayersSeen.nothing(index.num_layers)
+        self._seen = LayerStats.zeros(index.num_layers)
         self._members: dict[str, int] = {}
         self._lines: list[tuple[Any, ...]] = []
         self.kept = 0

@@ -22,9 +22,12 @@ import xxhash
 from numpy.typing import NDArray
 
 from wdsbench import _core
-from wdsbench.shards.check.contents import Facts, Form, LayersSeen, check_contents, header_fault
+from wdsbench.shards.check.arrays import header_problem
+from wdsbench.shards.check.contents import check_contents
+from wdsbench.shards.check.expected import ExpectedSample
 from wdsbench.shards.check.places import Place, table_places, tar_places
 from wdsbench.shards.check.problems import BYTE_KINDS, Problem
+from wdsbench.shards.check.states import LayerStats
 from wdsbench.shards.format.index import DatasetIndex
 from wdsbench.shards.format.tar import BLOCK_BYTES, END_BYTES
 
@@ -55,7 +58,7 @@ class CheckedSample:
     members: dict[str, NDArray[np.uint8]] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     lost: str = ""
-    seen: LayersSeen | None = None
+    seen: LayerStats | None = None
 
 
 class ShardCheck:
@@ -74,7 +77,6 @@ class ShardCheck:
         self._path = index.shard_path(number)
         self._rows = range(*index.first_rows[number : number + 2].tolist())
         self._fast = fast
-        self._form = Form.of(index)
         self._told = index.has_hashes  # else the index was made from the shards
         self._digest = xxhash.xxh3_64()
         self._hashed_bytes = 0  # of the file's start, without a gap
@@ -83,7 +85,7 @@ class ShardCheck:
         self._byte_problem = False
         self.shard = Path(self._entry.url).name
         self.problems: list[Problem] = []
-        self.seen = LayersSeen.nothing(self._form.layers)
+        self.seen = LayerStats.zeros(index.num_layers)
         self.bytes_read = 0
 
     def samples(self) -> Iterator[CheckedSample]:
@@ -279,14 +281,14 @@ class ShardCheck:
                 )
         fault = None
         if self._fast:
-            fault = header_fault(place.member, data.data, place.size_bytes) if npy else None
+            fault = header_problem(place.member, data.data, place.size_bytes) if npy else None
             if fault is not None:
                 add("npy", place.offset_bytes + (fault.offset_bytes or 0), fault.detail)
             return fault is None
         if place.xxh3 is not None:
             digest = xxhash.xxh3_64_intdigest(data.data)
             if digest != place.xxh3:
-                fault = header_fault(place.member, data.data, place.size_bytes) if npy else None
+                fault = header_problem(place.member, data.data, place.size_bytes) if npy else None
                 add(
                     "hash",
                     place.offset_bytes + (0 if fault is None else fault.offset_bytes or 0),
@@ -307,18 +309,9 @@ class ShardCheck:
     def _check_contents(
         self, sample: CheckedSample, places: list[Place], damaged: set[str]
     ) -> None:
-        row, columns = sample.row, self._index.columns
-        facts = Facts(
-            question_id=self._index.question_id(row),
-            trace=int(columns["trace"][row]) if "trace" in columns else 0,
-            tokens=int(columns["tokens"][row]),
-            state_tokens=int(columns["state_tokens"][row]),
-            prompt_length=int(columns["prompt_length"][row]),
-            told=self._told,
-        )
-        faults, seen = check_contents(self._form, facts, sample.members, damaged)
+        expected = ExpectedSample.of(self._index, sample.row)
+        faults, seen = check_contents(expected, sample.members, damaged)
         offsets = {place.member: place.offset_bytes for place in places}
-        key = self._index.key(row)
         for fault in faults:
             base = offsets.get(fault.member)
             inside = fault.offset_bytes
@@ -327,9 +320,9 @@ class ShardCheck:
                     fault.kind,
                     fault.detail,
                     self.shard,
-                    f"{key}.{fault.member}" if fault.member else None,
+                    f"{expected.row.key}.{fault.member}",
                     None if base is None or inside is None else base + inside,
-                    facts.question_id,
+                    expected.row.question_id,
                 )
             )
             sample.lost = sample.lost or fault.detail

@@ -26,10 +26,10 @@ from braceexpand import braceexpand
 
 from wdsbench.errors import ShardError
 from wdsbench.progress import Progress, no_progress
-from wdsbench.shards.check.contents import LayersSeen
 from wdsbench.shards.check.hygiene import check_split_hygiene
 from wdsbench.shards.check.problems import Problem, problem_of
 from wdsbench.shards.check.shard_check import ShardCheck, hash_file
+from wdsbench.shards.check.states import LayerStats
 from wdsbench.shards.check.table_check import duplicates, shape_problems, table_problems
 from wdsbench.shards.format.index import (
     INDEX_NAME,
@@ -170,7 +170,7 @@ def tar_paths(patterns: Sequence[str]) -> list[Path]:
 
 def _check_shards(
     index: DatasetIndex, report: VerifyReport, threads: int, progress: Progress
-) -> LayersSeen:
+) -> LayerStats:
     """Check all shards into the report; return what their states are like."""
 
     def check(number: int) -> tuple[ShardCheck, list[Problem], int]:
@@ -182,7 +182,7 @@ def _check_shards(
             damaged += bool(sample.lost or sample.problems)
         return shard, problems, damaged
 
-    seen = LayersSeen.nothing(index.num_layers)
+    seen = LayerStats.zeros(index.num_layers)
     numbers = range(len(index.file.shardlist))
     for shard, problems, damaged in _on_threads(check, numbers, threads, progress):
         report.problems += shard.problems + problems
@@ -276,7 +276,7 @@ def _verify_tars(
             report.problems.append(problem_of(error, "split"))
 
 
-def _layer_problems(file: IndexFile, seen: LayersSeen, *, whole: bool) -> Iterator[Problem]:
+def _layer_problems(file: IndexFile, seen: LayerStats, *, whole: bool) -> Iterator[Problem]:
     """Yield layers whose states are not as the index says.
 
     Args:

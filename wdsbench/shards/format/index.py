@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -26,7 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, 
 
 from wdsbench.errors import ShardError
 from wdsbench.records import SPLITS, FieldSpec, Member
-from wdsbench.shards.format.kinds import HIDDEN, KINDS, Sizes
+from wdsbench.shards.format.kinds import HIDDEN, KINDS, MemberSpec, Sizes, member_specs
 from wdsbench.shards.format.rows import SampleRow
 from wdsbench.shards.format.table import TableSpec, is_table_name, map_table
 
@@ -336,6 +337,16 @@ class DatasetIndex:
             if axis is not None and axis < len(entry.shape):
                 return int(entry.shape[axis] or 0)
         return 0
+
+    @cached_property
+    def member_specs(self) -> dict[str, MemberSpec]:
+        """Every member's row of the table of kinds, with the dtype that the index states."""
+        specs = member_specs()
+        for name, entry in self.file.fields.items():
+            if name in KINDS:
+                main = KINDS[name].main
+                specs[main] = replace(specs[main], dtypes=(entry.dtype,))
+        return specs
 
     def sizes(self, row: int) -> Sizes:
         """Return the sizes that the shapes of a sample's members are made of."""

@@ -19,7 +19,7 @@ from wdsbench import _core
 from wdsbench.errors import DecodeError, ShardError
 from wdsbench.records import EdgeLists, Member
 from wdsbench.shards.format.index import DatasetIndex
-from wdsbench.shards.format.kinds import HIDDEN_SCALE, KINDS, META, Sizes, member_specs
+from wdsbench.shards.format.kinds import HIDDEN_SCALE, KINDS, META, Sizes
 
 _SEE_VERIFY: Final = "`wdsbench verify` lists what is damaged"
 
@@ -199,7 +199,7 @@ class StoredSample:
             raise self.error(
                 member, f"{error.detail}; {_SEE_VERIFY}", error.offset_bytes
             ) from error
-        wrong = member_specs()[member].mismatch(array.dtype.str, array.shape, self.sizes)
+        wrong = self.index.member_specs[member].mismatch(array.dtype.str, array.shape, self.sizes)
         if wrong is not None:
             raise self.error(member, f"{wrong}; {_SEE_VERIFY}")
         return array
