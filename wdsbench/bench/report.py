@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import shutil
 import subprocess
@@ -20,6 +19,7 @@ from wdsbench import _core
 from wdsbench.bench.data import SEED
 from wdsbench.bench.part import Part, Settings
 from wdsbench.bench.timing import CaseResult
+from wdsbench.cores import usable_cores
 
 
 def machine() -> dict[str, Any]:
@@ -27,7 +27,7 @@ def machine() -> dict[str, Any]:
     return {
         "commit": _commit(),
         "cpu": _cpu_name(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+        "cores": usable_cores(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "half_kernel": _core.half_kernel(),
         "platform": platform.platform(),

@@ -53,7 +53,7 @@ def command(
     if (recompute is None) != (model is None):
         raise ValueError("--recompute N and --model M go together")
     if threads is None:
-        from wdsbench.traces.attention import usable_cores
+        from wdsbench.cores import usable_cores
 
         threads = min(usable_cores(), 8)
     if threads < 1:

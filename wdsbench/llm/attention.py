@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from wdsbench.cores import usable_cores
 from wdsbench.errors import ModelError
 from wdsbench.records import ReducedAttention
 from wdsbench.traces.attention import (
@@ -25,7 +26,6 @@ from wdsbench.traces.attention import (
     MapError,
     join_layers,
     reduce_maps,
-    usable_cores,
 )
 from wdsbench.traces.reduced import reduced_to_raw
 

@@ -68,7 +68,7 @@ def _remove_extraction(folder: Path, files: list[Path]) -> None:
     journal = folder / JOURNAL_NAME
     with ExitStack() as stack:
         if journal.exists():
-            lock_journal(stack.enter_context(journal.open("rb")), journal)
+            stack.enter_context(lock_journal(journal))
         # The journal first: without it nothing half removed can be taken for something finished.
         for path in (journal, *files, *folder.glob(LEFTOVERS), folder / FAILURES_NAME):
             path.unlink(missing_ok=True)

@@ -20,7 +20,6 @@ The price is that every trace is written twice, once uncompressed.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import pickle
@@ -30,6 +29,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from wdsbench.files import atomic_file, sync_folder
+from wdsbench.jsonlines import JsonLinesError, JsonLinesWriter, read_json_lines
 from wdsbench.traces import files
 from wdsbench.traces.unpickle import load_pickle
 
@@ -113,19 +113,18 @@ def read_journal(folder: Path) -> JournalState:
     """
     state = JournalState()
     path = folder / JOURNAL_NAME
-    if not path.exists():
-        return state
-    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), start=1):
-        if not line.endswith(b"\n"):  # death came while it was written
-            break
+    try:
+        records, state.size_bytes = read_json_lines(path)
+    except JsonLinesError as error:
+        raise ValueError(f"{error}; extract again with overwrite.") from error
+    for number, record in enumerate(records, start=1):
         try:
-            _take(state, json.loads(line))
+            _take(state, record)
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
-                f"{path}, line {number}: not a line of a journal ({error}); extract anew with"
+                f"{path}, line {number}: not a line of a journal ({error}); extract again with"
                 " overwrite."
             ) from error
-        state.size_bytes += len(line)
     return state
 
 
@@ -165,7 +164,7 @@ class Journal:
         self._folder = folder
         self._settings = dict(settings)
         self._state = state
-        self._lines: IO[bytes] | None = None
+        self._lines: JsonLinesWriter | None = None
         self._part: IO[bytes] | None = None
         self._part_file = 0
 
@@ -203,7 +202,8 @@ class Journal:
         if traces:
             places = [place for place, _, _ in record.traces]
             pickle.dump({"places": places, "traces": list(traces)}, self._part, _PROTOCOL)
-            _flush(self._part)
+            self._part.flush()
+            os.fsync(self._part.fileno())
         self._write(
             {
                 "batch": record.batch,
@@ -255,8 +255,7 @@ class Journal:
 
     def _open(self) -> None:
         path = self._folder / JOURNAL_NAME
-        lines = path.open("r+b" if path.exists() else "x+b")
-        lock_journal(lines, path)
+        lines = lock_journal(path)
         if read_journal(self._folder).size_bytes != self._state.size_bytes:
             lines.close()
             raise ValueError(
@@ -264,33 +263,27 @@ class Journal:
             )
         self._lines = lines
         self._lines.truncate(self._state.size_bytes)
-        self._lines.seek(self._state.size_bytes)
         sync_folder(self._folder)
 
     def _write(self, line: Mapping[str, Any]) -> None:
         if self._lines is None:
             self._open()
-        assert self._lines is not None
-        if self._lines.tell() == 0:  # begun with the first batch: a run that fails leaves nothing
-            self._put({"journal": _FORMAT, "settings": self._settings})
-        self._put(line)
-        _flush(self._lines)
-
-    def _put(self, line: Mapping[str, Any]) -> None:
-        assert self._lines is not None
-        self._lines.write(json.dumps(line, separators=(",", ":")).encode("ascii") + b"\n")
+            assert self._lines is not None
+            if not self._state.size_bytes:  # only now: a run without a batch leaves no journal
+                header = {"journal": _FORMAT, "settings": self._settings}
+                self._lines.append(header, flush=False)
+        self._lines.append(line)
 
 
-def lock_journal(lines: IO[bytes], path: Path) -> None:
-    """Lock an open journal until it is closed; close it where another process has locked it.
+def lock_journal(path: Path) -> JsonLinesWriter:
+    """Open a journal and lock it until it is closed.
 
     Raises:
-        ValueError: Another process writes it.
+        ValueError: Another process is writing it.
     """
     try:
-        fcntl.flock(lines, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        lines.close()
+        return JsonLinesWriter(path)
+    except BlockingIOError as error:
         raise ValueError(
             f"{path} is being written by another process; wait for it, or choose another folder."
         ) from error
@@ -310,8 +303,3 @@ def write_failures(folder: Path, failures: Sequence[Failure]) -> None:
                 "reason": one.reason,
             }
             file.write(json.dumps(line, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
-
-
-def _flush(file: IO[bytes]) -> None:
-    file.flush()
-    os.fsync(file.fileno())

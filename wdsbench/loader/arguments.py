@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from wdsbench.cores import usable_cores
 from wdsbench.loader.plan import DecodePlan
 from wdsbench.loader.select import (
     Tokens,
@@ -122,7 +122,4 @@ def check_words(words: Sequence[str], allowed: tuple[str, ...], name: str) -> No
 
 def default_threads() -> int:
     """Return the cores this process may use, at most MAX_DEFAULT_THREADS."""
-    usable = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
-    return min(usable, MAX_DEFAULT_THREADS)
+    return min(usable_cores(), MAX_DEFAULT_THREADS)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from wdsbench.cores import usable_cores
 from wdsbench.pack.reduce import parse_reduce
-from wdsbench.traces.attention import EDGE_RULE, HEAD_THRESHOLD, AttentionRules, usable_cores
+from wdsbench.traces.attention import EDGE_RULE, HEAD_THRESHOLD, AttentionRules
 
 
 @dataclass(frozen=True)

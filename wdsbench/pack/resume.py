@@ -14,7 +14,7 @@ from wdsbench.pack.samples import SamplePacker
 from wdsbench.pack.tally import Tally
 from wdsbench.shards.format.index import INDEX_NAME, LabelsEntry
 from wdsbench.shards.format.rows import SampleRow
-from wdsbench.shards.write.journal import JOURNAL_NAME, read_journal
+from wdsbench.shards.write.journal import read_journal
 from wdsbench.shards.write.writer import DatasetWriter
 
 
@@ -154,7 +154,7 @@ def require_no_only_copy(folder: Path) -> None:
 
 def removed_files(folder: Path) -> list[str]:
     """Return the names of the raw files that the unfinished run in a folder allowed to remove."""
-    records, _ = read_journal(folder / JOURNAL_NAME)
+    records, _ = read_journal(folder)
     found = [record["record"].get("removed", []) for record in records if "record" in record]
     return [name for entries in found for _, name in entries]
 

@@ -6,7 +6,6 @@ model, layer after layer. Both do it here, so that both give the same numbers, b
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -93,11 +92,6 @@ class AttentionRules:
     def reduces(self) -> bool:
         """Whether anything but the maps themselves is kept."""
         return bool(set(self.kinds) - {"full"})
-
-
-def usable_cores() -> int:
-    """Return the processors this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
 
 
 def as_maps(attentions: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:

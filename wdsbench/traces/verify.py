@@ -19,10 +19,11 @@ from typing import Any, Final
 
 import xxhash
 
+from wdsbench.cores import usable_cores
 from wdsbench.errors import TraceError
 from wdsbench.progress import Progress, no_progress
 from wdsbench.records import Trace
-from wdsbench.traces.attention import AttentionRules, MapError, as_maps, reduce_maps, usable_cores
+from wdsbench.traces.attention import AttentionRules, MapError, as_maps, reduce_maps
 from wdsbench.traces.check import check_trace
 from wdsbench.traces.files import match_patterns
 from wdsbench.traces.objects import raw_objects

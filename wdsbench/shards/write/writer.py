@@ -16,6 +16,7 @@ from typing import Any
 
 from wdsbench.errors import PackError
 from wdsbench.files import atomic_file, sync_folder
+from wdsbench.jsonlines import JsonLinesWriter
 from wdsbench.records import SPLITS
 from wdsbench.shards.format.index import (
     INDEX_NAME,
@@ -33,7 +34,7 @@ from wdsbench.shards.format.tar import Pieces
 from wdsbench.shards.write.append import joined_columns
 from wdsbench.shards.write.claim import FolderClaim
 from wdsbench.shards.write.flush import Flusher
-from wdsbench.shards.write.journal import JOURNAL_NAME, Journal, read_journal
+from wdsbench.shards.write.journal import JOURNAL_NAME, read_journal
 from wdsbench.shards.write.shard import (
     ClosedShard,
     FinishedShard,
@@ -146,7 +147,7 @@ class DatasetWriter:
         self.records: list[Any] = []
         self._shard_bytes = int(shard_mb * MEGABYTE)
         self._summary = summary
-        self._journal: Journal | None = None
+        self._journal: JsonLinesWriter | None = None
         self._resume = False
         self._open: dict[str, OpenShard] = {}
         self._first = dict.fromkeys(SPLITS, 0)
@@ -301,14 +302,14 @@ class DatasetWriter:
 
     def _keep_journal(self, run: dict[str, Any]) -> None:
         """Take over what a killed run finished, where there was one, and open the journal."""
-        records, end = read_journal(self.folder / JOURNAL_NAME)
+        records, end = read_journal(self.folder)
         if JOURNAL_NAME not in self._claim.names:
             records, end = [], 0
         if not records:
             self._check(self)
             for name in self._claim.names:
                 self._claim.remove(name)
-            self._journal = Journal(self._claim.new_file(JOURNAL_NAME))
+            self._journal = JsonLinesWriter(self._claim.new_file(JOURNAL_NAME))
             self._journal.append({"run": run})
             return
         before = records[0].get("run")
@@ -327,7 +328,8 @@ class DatasetWriter:
         for name in self._claim.names:
             if name not in kept or not (self.folder / name).is_file():
                 self._claim.remove(name)
-        self._journal = Journal(self.folder / JOURNAL_NAME, end_bytes=end)
+        self._journal = JsonLinesWriter(self.folder / JOURNAL_NAME)
+        self._journal.truncate(end)
 
     def _take_over(self, records: dict[str, dict[str, Any]]) -> set[str]:
         """Take over each split's finished shards up to the first that is not whole; return their
