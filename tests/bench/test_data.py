@@ -15,7 +15,7 @@ from wdsbench.bench.data import LEAST_SHARDS, SHAPES, Shape, make_pt, make_raw, 
 from wdsbench.bench.holes import make_holes
 from wdsbench.bench.opening import SHARD_SAMPLES, make_many
 from wdsbench.bench.traces import TRACES, TraceShape, make_raw_traces, make_trace_shards
-from wdsbench.shards.format.index import DatasetIndex
+from wdsbench.shards.read.index import DatasetIndex
 
 # webdataset leaves shards to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

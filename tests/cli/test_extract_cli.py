@@ -12,8 +12,8 @@ from llm.tiny import CHAT_TEMPLATE, make_model, make_tokenizer
 
 from wdsbench.cli.main import main
 from wdsbench.records import Trace
-from wdsbench.shards.format.index import DatasetIndex
 from wdsbench.shards.format.names import split_of_question
+from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.traces.files import SCORES_NAME, expand_patterns
 from wdsbench.traces.read import read_traces
 

@@ -11,7 +11,7 @@ from builders import Packed, make_dataset, make_raw, write_pickle
 
 from wdsbench.cli.main import main
 from wdsbench.pack import PackOptions, pack
-from wdsbench.shards.format.index import DatasetIndex
+from wdsbench.shards.read.index import DatasetIndex
 
 
 def run(*words: object) -> int:

@@ -9,7 +9,7 @@ import pytest
 from builders import Packed, make_dataset, write_scores
 
 from wdsbench.cli.main import main
-from wdsbench.shards.format.index import DatasetIndex
+from wdsbench.shards.read.index import DatasetIndex
 
 
 def run(*words: object) -> int:

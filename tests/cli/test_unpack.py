@@ -15,7 +15,7 @@ from wdsbench.cli.main import main
 from wdsbench.errors import PackError, ShardError
 from wdsbench.pack import PackOptions, pack
 from wdsbench.pack.unpack import unpack
-from wdsbench.shards.format.index import DatasetIndex
+from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.traces.read import read_traces
 
 

@@ -17,7 +17,7 @@ from wdsbench.llm.extract import ExtractReport, extract
 from wdsbench.llm.questions import Question
 from wdsbench.llm.score import score_traces
 from wdsbench.pack import PackOptions, pack
-from wdsbench.shards.format.index import DatasetIndex
+from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.traces.files import SCORES_NAME
 
 QUESTIONS = make_questions(16)

@@ -24,7 +24,7 @@ from wdsbench.llm.recompute import _UNIT_ROUNDOFF, RecomputeReport, recompute
 from wdsbench.llm.stored import StoredTrace, pick_from_dataset, pick_from_raw
 from wdsbench.pack import PackOptions, pack
 from wdsbench.records import EdgeLists
-from wdsbench.shards.format.index import DatasetIndex
+from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.shards.read.plain import index_tars
 from wdsbench.traces.files import open_raw
 from wdsbench.traces.unpickle import load_pickle

@@ -29,7 +29,7 @@ from wdsbench.pack import PackOptions, pack
 from wdsbench.pack import scores as read
 from wdsbench.pack.relabel import relabel
 from wdsbench.pack.unpack import unpack
-from wdsbench.shards.format.index import DatasetIndex
+from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.traces.files import expand_patterns
 from wdsbench.traces.read import read_traces
 

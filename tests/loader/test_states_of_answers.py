@@ -15,7 +15,7 @@ from loaded import assert_same, by_sample, check_states, states_of, wanted
 from wdsbench import DecodeError, TraceDataset, TraceLoader
 from wdsbench.loader.select import select_tokens
 from wdsbench.pack import PackOptions, pack
-from wdsbench.shards.format.index import DatasetIndex
+from wdsbench.shards.read.index import DatasetIndex
 
 ATTENTION = PackOptions(attention=("edges", "heads", "sketch"), shard_mb=0.01)
 

@@ -14,7 +14,7 @@ from builders import make_raw, write_pickle, write_scores
 from wdsbench import TraceLoader
 from wdsbench.errors import PackError, TraceError
 from wdsbench.pack import PackOptions, pack
-from wdsbench.shards.format.index import DatasetIndex
+from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.shards.write.labels import RowLabels, replace_labels
 
 OPTIONS: dict[str, Any] = {"shard_mb": 0.01, "attention": ("edges", "heads", "sketch")}

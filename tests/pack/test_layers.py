@@ -17,7 +17,7 @@ from wdsbench.pack import PackOptions, pack
 from wdsbench.pack.unpack import unpack
 from wdsbench.shards.check.repair import repair_dataset
 from wdsbench.shards.check.verify import verify_dataset, verify_tars
-from wdsbench.shards.format.index import DatasetIndex
+from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.shards.read.plain import index_tars
 from wdsbench.traces.read import read_traces
 from wdsbench.traces.write import write_traces

@@ -13,7 +13,7 @@ from builders import make_raw, write_pickle
 from wdsbench.errors import ScoreError, TraceError
 from wdsbench.pack import PackOptions, pack
 from wdsbench.pack.relabel import relabel
-from wdsbench.shards.format.index import DatasetIndex
+from wdsbench.shards.read.index import DatasetIndex
 
 #: Traces of a file, in order: (question, trace number or None).
 Traces = list[tuple[str, int | None]]

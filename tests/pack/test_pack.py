@@ -18,7 +18,7 @@ from builders import LAYERS, make_dataset, make_raw, write_pickle, write_scores
 from wdsbench import TraceLoader
 from wdsbench.errors import PackError, ScoreError, TraceError, WdsbenchError
 from wdsbench.pack import PackOptions, pack
-from wdsbench.shards.format.index import DatasetIndex
+from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.shards.write.writer import DatasetWriter
 
 

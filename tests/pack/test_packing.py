@@ -10,7 +10,7 @@ from builders import make_raw, write_pickle
 
 from wdsbench.errors import PackError, ScoreError, TraceError
 from wdsbench.pack import Packing, PackOptions, PackReport, pack
-from wdsbench.shards.format.index import DatasetIndex
+from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.shards.write.journal import JOURNAL_NAME
 
 FILES, TRACES = 5, 8

@@ -14,7 +14,7 @@ from wdsbench import TraceLoader
 from wdsbench.errors import PackError
 from wdsbench.pack import PackOptions
 from wdsbench.pack.reduce import BLOCK_TOKENS, fit_reduction, parse_reduce
-from wdsbench.shards.format.index import DatasetIndex
+from wdsbench.shards.read.index import DatasetIndex
 
 PCA = PackOptions(reduce="pca:3")
 

@@ -16,7 +16,8 @@ from wdsbench import TraceLoader
 from wdsbench.errors import ScoreError
 from wdsbench.pack import PackOptions, pack
 from wdsbench.pack.relabel import relabel
-from wdsbench.shards.format.index import DatasetIndex, LabelsEntry
+from wdsbench.shards.format.index import LabelsEntry
+from wdsbench.shards.read.index import DatasetIndex
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from wdsbench.errors import PackError, ScoreError, TraceError
 from wdsbench.pack import PackOptions, pack
 from wdsbench.pack.prepare import Prepared, Preparer
 from wdsbench.pack.workers import _Worker, prepared_files
-from wdsbench.shards.format.index import DatasetIndex
+from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.traces.write import write_traces
 
 

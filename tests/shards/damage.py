@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from wdsbench.records import SPLITS
-from wdsbench.shards.format.index import DatasetIndex, FieldEntry
+from wdsbench.shards.format.index import FieldEntry
 from wdsbench.shards.format.kinds import member_names
 from wdsbench.shards.format.rows import SampleRow
+from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.shards.write.writer import DatasetWriter
 
 BLOCK = 512

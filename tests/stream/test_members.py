@@ -17,8 +17,8 @@ from builders import Packed, make_dataset, make_raw, write_pickle, write_scores
 
 from wdsbench import DecodeError, Member, ShardError
 from wdsbench.pack import pack
-from wdsbench.shards.format.index import DatasetIndex
 from wdsbench.shards.format.kinds import member_names
+from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.shards.read.open import open_index
 from wdsbench.stream import (
     EpochShuffle,

@@ -13,7 +13,7 @@ import webdataset
 from builders import Packed, make_dataset
 
 from wdsbench import _core
-from wdsbench.shards.format.index import DatasetIndex
+from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.stream import EpochShuffle, PieceList, SampleRows, cut_pieces, this_consumer
 from wdsbench.stream.files import open_shards
 from wdsbench.stream.order import order_rng

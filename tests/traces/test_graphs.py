@@ -15,7 +15,7 @@ from torch_geometric.data import Data, HeteroData
 from wdsbench.errors import TraceError
 from wdsbench.pack import PackOptions, pack
 from wdsbench.records import Trace
-from wdsbench.shards.format.index import DatasetIndex
+from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.traces.graphs import REMARK_ATTRIBUTES, REMARK_SELF_LOOPS, REMARK_TURNED
 from wdsbench.traces.read import read_traces
 

@@ -29,7 +29,7 @@ from wdsbench.detect.registry import DETECTOR_NAMES, DetectorShape, detector_spe
 from wdsbench.detect.scale import RunningMoments, Standardise
 from wdsbench.errors import DetectorError
 from wdsbench.pack import PackOptions, pack
-from wdsbench.shards.format.index import DatasetIndex
+from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.train.checkpoint import load_detector, save_detector
 from wdsbench.train.config import TrainConfig
 from wdsbench.train.fitted import FittedDetector, StoredTraces

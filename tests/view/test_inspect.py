@@ -14,7 +14,7 @@ import torch
 from builders import FEATURES, HEADS, LAYERS, Packed, make_dataset, make_raw, write_pickle
 
 from wdsbench.pack import PackOptions
-from wdsbench.shards.format.index import DatasetIndex
+from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.shards.read.open import open_index
 from wdsbench.traces.attention import AttentionRules, reduce_maps
 from wdsbench.traces.reduced import reduced_to_raw

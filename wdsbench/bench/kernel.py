@@ -10,8 +10,8 @@ from wdsbench import _core
 from wdsbench.bench.data import Shape
 from wdsbench.bench.part import THREADS
 from wdsbench.bench.timing import Work
-from wdsbench.shards.format.index import DatasetIndex
 from wdsbench.shards.format.kinds import HIDDEN
+from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.stream.files import open_shards
 
 

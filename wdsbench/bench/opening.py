@@ -20,7 +20,8 @@ from wdsbench.bench.data import SHAPES, SHARDS_NAME, Shape, make_shards, write_s
 from wdsbench.bench.part import SHUFFLE, THREADS, WORKERS, Part, Settings
 from wdsbench.bench.timing import in_seconds
 from wdsbench.progress import Progress, no_progress
-from wdsbench.shards.format.index import INDEX_NAME, DatasetIndex
+from wdsbench.shards.format.index import INDEX_NAME
+from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.shards.write.writer import MEGABYTE, DatasetWriter
 
 SHARD_SAMPLES = 1_000

@@ -20,7 +20,8 @@ from wdsbench.llm.questions import Question
 from wdsbench.llm.score_parts import digest_of_references, join_parts, remove_parts, score_part
 from wdsbench.pack import Packing, PackOptions
 from wdsbench.pack.resume import removed_files
-from wdsbench.shards.format.index import INDEX_NAME, DatasetIndex, IndexFile, superseded_tables
+from wdsbench.shards.format.index import INDEX_NAME, IndexFile, superseded_tables
+from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.shards.write.claim import FolderClaim
 from wdsbench.shards.write.journal import JOURNAL_NAME as SHARDS_JOURNAL_NAME
 from wdsbench.shards.write.shard import is_whole

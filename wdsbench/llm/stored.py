@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from wdsbench import _core
 from wdsbench.errors import DecodeError, ShardError
 from wdsbench.records import EdgeLists
-from wdsbench.shards.format.index import DatasetIndex
 from wdsbench.shards.format.kinds import (
     ATTENTION,
     EDGES_INDEX,
@@ -30,6 +29,7 @@ from wdsbench.shards.format.kinds import (
     HIDDEN_SCALE,
     META,
 )
+from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.traces.files import expand_patterns
 from wdsbench.traces.read import read_traces
 

@@ -19,8 +19,8 @@ from wdsbench.loader.select import (
     select_layers,
     select_tokens,
 )
-from wdsbench.shards.format.index import DatasetIndex
 from wdsbench.shards.format.kinds import SKETCH
+from wdsbench.shards.read.index import DatasetIndex
 
 FIELDS = ("hidden", "logprobs", "meta", "sketch")
 VERIFY = ("header", "hash")

@@ -20,7 +20,6 @@ from wdsbench.loader.graph import graph_batch
 from wdsbench.loader.members import MemberBytes
 from wdsbench.loader.plan import DecodePlan, RowsLayout, element_bytes, rows_layout
 from wdsbench.records import Batch
-from wdsbench.shards.format.index import DatasetIndex
 from wdsbench.shards.format.kinds import (
     EDGES_INDEX,
     EDGES_POINTER,
@@ -33,6 +32,7 @@ from wdsbench.shards.format.kinds import (
     SKETCH,
     SKETCH_VALUES,
 )
+from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.slabs import SlabPool
 
 EDGE_MEMBERS = {"index": EDGES_INDEX, "weight": EDGES_WEIGHT, "pointer": EDGES_POINTER}

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from wdsbench import _core
 from wdsbench.errors import DecodeError, ShardError
 from wdsbench.records import Member
-from wdsbench.shards.format.index import DatasetIndex
 from wdsbench.shards.format.kinds import META
+from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.shards.read.sample import parse_array
 
 T = TypeVar("T")

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wdsbench.loader.select import TokenRanges
-from wdsbench.shards.format.index import DatasetIndex
 from wdsbench.shards.format.kinds import EDGES_WEIGHT, HEADS_WEIGHT, HIDDEN
+from wdsbench.shards.read.index import DatasetIndex
 
 #: Bytes of an edge in a batch: two int64 indices, then a float32 for each channel.
 EDGE_INDEX_BYTES = 2 * 8

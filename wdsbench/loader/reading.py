@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from wdsbench import _core
 from wdsbench.loader.steps import Start, batch_sizes, in_turn, turns_after
-from wdsbench.shards.format.index import DatasetIndex
+from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.stream import (
     Consumer,
     EpochShuffle,

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wdsbench.errors import DecodeError
-from wdsbench.shards.format.index import DatasetIndex
 from wdsbench.shards.format.kinds import (
     EDGES_INDEX,
     EDGES_POINTER,
@@ -25,6 +24,7 @@ from wdsbench.shards.format.kinds import (
     HEADS_WEIGHT,
     HIDDEN,
 )
+from wdsbench.shards.read.index import DatasetIndex
 
 #: last | last_answer | answer | all | k (the last k) | ("first", k)
 Tokens = str | int | tuple[str, int]

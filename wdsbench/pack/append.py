@@ -14,8 +14,9 @@ from wdsbench.pack.reduce import load_reduction, parse_reduce
 from wdsbench.pack.samples import SamplePacker
 from wdsbench.pack.tally import LayerTotals, Tally
 from wdsbench.records import SPLITS
-from wdsbench.shards.format.index import DatasetIndex, LabelsEntry
+from wdsbench.shards.format.index import LabelsEntry
 from wdsbench.shards.format.kinds import HIDDEN, attention_kinds
+from wdsbench.shards.read.index import DatasetIndex
 
 
 def check_same_options(base: DatasetIndex, options: PackOptions, labels: LabelsEntry) -> None:

@@ -11,7 +11,8 @@ import numpy as np
 from wdsbench.errors import ScoreError
 from wdsbench.pack.labels import labels_entry, listed
 from wdsbench.pack.scores import ScoreTable, label_of, read_scores
-from wdsbench.shards.format.index import DatasetIndex, IndexFile
+from wdsbench.shards.format.index import IndexFile
+from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.shards.write.labels import RowLabels, replace_labels
 
 MISSING_SCORE = ("error", "keep")

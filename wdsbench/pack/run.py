@@ -34,7 +34,8 @@ from wdsbench.pack.resume import (
 from wdsbench.pack.samples import SamplePacker, fields_of
 from wdsbench.pack.tally import Tally
 from wdsbench.records import Trace
-from wdsbench.shards.format.index import DatasetIndex, IndexFile, LabelsEntry
+from wdsbench.shards.format.index import IndexFile, LabelsEntry
+from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.shards.write.writer import DatasetWriter
 
 

@@ -28,7 +28,6 @@ from wdsbench.errors import PackError, ShardError
 from wdsbench.files import write_whole
 from wdsbench.pack.scores import DEFAULT_SCORE_COLUMN, ID_COLUMN, TRACE_COLUMN, label_of
 from wdsbench.progress import Progress, no_progress
-from wdsbench.shards.format.index import DatasetIndex
 from wdsbench.shards.format.kinds import (
     ATTENTION,
     EDGES_INDEX,
@@ -42,6 +41,7 @@ from wdsbench.shards.format.kinds import (
     META,
     SKETCH,
 )
+from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.traces.check import REMARK_ANSWER_STATES
 from wdsbench.traces.npz import write_npz
 from wdsbench.traces.write import write_traces

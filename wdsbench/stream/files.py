@@ -6,7 +6,7 @@ import os
 import resource
 
 from wdsbench import _core
-from wdsbench.shards.format.index import DatasetIndex
+from wdsbench.shards.read.index import DatasetIndex
 
 #: Shards kept open; a reader of shuffled shards is at home in a few at a time.
 MOST_OPEN = 512

@@ -14,8 +14,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from wdsbench.records import Member
-from wdsbench.shards.format.index import DatasetIndex
 from wdsbench.shards.format.kinds import member_names
+from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.shards.read.sample import parse_array, read_member
 
 

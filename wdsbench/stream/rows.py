@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from wdsbench import _core
-from wdsbench.shards.format.index import DatasetIndex
 from wdsbench.shards.format.kinds import HIDDEN
+from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.stream.pieces import Piece
 
 #: Bytes of a shard that are asked for at a time: enough for any disk to be at its full rate.

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from wdsbench.errors import DecodeError, TraceError
 from wdsbench.progress import Progress, no_progress
 from wdsbench.records import SPLITS, Member, Trace
-from wdsbench.shards.format.index import DatasetIndex
 from wdsbench.shards.format.kinds import HIDDEN, HIDDEN_SCALE, META, member_names
+from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.stream.members import SampleMembers, load_member, read_member
 from wdsbench.traces.arrays import as_array
 from wdsbench.traces.check import check_trace

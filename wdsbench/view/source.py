@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from wdsbench.shards.format.index import DatasetIndex
+from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.shards.read.open import open_index
 from wdsbench.traces.attention import AttentionRules, MapError, as_maps, join_layers, reduce_maps
 from wdsbench.traces.files import kind_of

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from wdsbench.errors import DecodeError, ShardError
 from wdsbench.records import SPLITS, EdgeLists, Member, ReducedAttention
-from wdsbench.shards.format.index import DatasetIndex
 from wdsbench.shards.format.kinds import (
     ATTENTION,
     EDGES_INDEX,
@@ -24,6 +23,7 @@ from wdsbench.shards.format.kinds import (
     META,
     SKETCH,
 )
+from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.stream.members import SampleMembers, load_member, read_member
 from wdsbench.view.trace import ViewedTrace, shown_name
 

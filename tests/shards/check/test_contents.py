@@ -15,8 +15,8 @@ from shards.damage import Sample, load, npy, rewritten, spot
 
 from wdsbench.pack import PackOptions
 from wdsbench.shards.check.verify import verify_dataset
-from wdsbench.shards.format.index import DatasetIndex
 from wdsbench.shards.format.names import make_key
+from wdsbench.shards.read.index import DatasetIndex
 
 ALL_KINDS = ("edges", "heads", "sketch", "full")
 

@@ -15,9 +15,9 @@ from wdsbench import TraceLoader
 from wdsbench.errors import PackError, ShardError
 from wdsbench.shards.check.repair import repair_dataset
 from wdsbench.shards.check.verify import verify_dataset
-from wdsbench.shards.format.index import DatasetIndex
 from wdsbench.shards.format.kinds import member_names
 from wdsbench.shards.format.table import write_table
+from wdsbench.shards.read.index import DatasetIndex
 
 
 @pytest.fixture(scope="module")

@@ -17,9 +17,9 @@ from wdsbench.pack import PackOptions, pack
 from wdsbench.shards.check.problems import KINDS, Problem
 from wdsbench.shards.check.shard_check import ShardCheck
 from wdsbench.shards.check.verify import VerifyReport, verify_dataset, verify_tars
-from wdsbench.shards.format.index import DatasetIndex
 from wdsbench.shards.format.kinds import member_names
 from wdsbench.shards.format.table import write_table
+from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.shards.write.claim import MARKER_NAME, FolderClaim
 
 ALL_KINDS = ("edges", "heads", "sketch", "full")

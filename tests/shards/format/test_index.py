@@ -13,7 +13,7 @@ import pytest
 from builders import Packed, make_dataset
 
 from wdsbench.errors import ShardError
-from wdsbench.shards.format.index import DatasetIndex
+from wdsbench.shards.read.index import DatasetIndex
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,8 @@ import xxhash
 from builders import Packed, make_dataset
 
 from wdsbench.errors import PackError
-from wdsbench.shards.format.index import DatasetIndex
 from wdsbench.shards.format.tar import MEMBER_LIMIT_BYTES, TarWriter
+from wdsbench.shards.read.index import DatasetIndex
 
 
 @pytest.fixture(scope="module")

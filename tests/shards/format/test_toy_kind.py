@@ -11,8 +11,9 @@ from shards.damage import Sample, load, npy, rewritten
 
 from wdsbench import DecodeError
 from wdsbench.shards.check.verify import verify_dataset
-from wdsbench.shards.format.index import DatasetIndex, FieldEntry
+from wdsbench.shards.format.index import FieldEntry
 from wdsbench.shards.format.kinds import KINDS, MemberKind, MemberSpec, loader_kinds
+from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.shards.read.open import open_index
 from wdsbench.shards.read.sample import StoredSample
 from wdsbench.stream import SampleMembers, load_member

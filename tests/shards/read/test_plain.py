@@ -17,7 +17,7 @@ from builders import Packed, make_dataset
 from wdsbench import TraceLoader
 from wdsbench.errors import DecodeError, ShardError, WdsbenchError
 from wdsbench.pack import PackOptions
-from wdsbench.shards.format.index import DatasetIndex
+from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.shards.read.open import open_index
 
 

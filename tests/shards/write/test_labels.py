@@ -14,7 +14,8 @@ from builders import Packed, make_dataset
 from scripts import run_code
 
 from wdsbench.errors import PackError, ShardError
-from wdsbench.shards.format.index import DatasetIndex, LabelsEntry
+from wdsbench.shards.format.index import LabelsEntry
+from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.shards.write.claim import MARKER_NAME
 from wdsbench.shards.write.labels import RowLabels, replace_labels
 from wdsbench.shards.write.writer import DatasetWriter
@@ -24,7 +25,8 @@ HELPERS = """
 import os, random, signal, sys, time
 from pathlib import Path
 import numpy as np
-from wdsbench.shards.format.index import DatasetIndex, LabelsEntry
+from wdsbench.shards.format.index import LabelsEntry
+from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.shards.write.labels import RowLabels, replace_labels
 folder = Path(sys.argv[1])
 LABELS = {"zeros.csv": 0.0, "ones.csv": 1.0}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from wdsbench.shards.format.index import DatasetIndex
 from wdsbench.shards.format.kinds import MemberSpec, Sizes
 from wdsbench.shards.format.rows import SampleRow
+from wdsbench.shards.read.index import DatasetIndex
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 
 from wdsbench.errors import ShardError
 from wdsbench.records import SPLITS
-from wdsbench.shards.format.index import DatasetIndex
+from wdsbench.shards.read.index import DatasetIndex
 
 
 def check_split_hygiene(index: DatasetIndex) -> None:

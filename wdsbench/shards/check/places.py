@@ -9,9 +9,9 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
-from wdsbench.shards.format.index import DatasetIndex
 from wdsbench.shards.format.kinds import member_names
 from wdsbench.shards.format.tar import BLOCK_BYTES
+from wdsbench.shards.read.index import DatasetIndex
 
 
 @dataclass(frozen=True)

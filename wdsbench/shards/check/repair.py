@@ -21,9 +21,10 @@ from wdsbench.records import SPLITS
 from wdsbench.shards.check.shard_check import CheckedSample, ShardCheck
 from wdsbench.shards.check.states import LayerStats
 from wdsbench.shards.check.table_check import shape_problems
-from wdsbench.shards.format.index import DatasetIndex, FieldEntry, IndexFile, LayerEntry
+from wdsbench.shards.format.index import FieldEntry, IndexFile, LayerEntry
 from wdsbench.shards.format.kinds import main_member
 from wdsbench.shards.format.tar import END_BYTES
+from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.shards.write.writer import MEGABYTE, DatasetWriter
 
 LOST_NAME: Final = "lost.csv"

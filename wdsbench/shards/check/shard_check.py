@@ -28,8 +28,8 @@ from wdsbench.shards.check.expected import ExpectedSample
 from wdsbench.shards.check.places import Place, table_places, tar_places
 from wdsbench.shards.check.problems import BYTE_KINDS, Problem
 from wdsbench.shards.check.states import LayerStats
-from wdsbench.shards.format.index import DatasetIndex
 from wdsbench.shards.format.tar import BLOCK_BYTES, END_BYTES
+from wdsbench.shards.read.index import DatasetIndex
 
 #: Read of the end of a shard, or of a shard that is only hashed, at a time.
 _CHUNK_BYTES: Final = 1 << 20

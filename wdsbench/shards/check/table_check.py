@@ -13,9 +13,10 @@ from wdsbench.errors import ShardError
 from wdsbench.records import SPLITS
 from wdsbench.shards.check.hygiene import check_split_hygiene
 from wdsbench.shards.check.problems import Problem, problem_of
-from wdsbench.shards.format.index import INDEX_NAME, DatasetIndex, split_entries
+from wdsbench.shards.format.index import INDEX_NAME, split_entries
 from wdsbench.shards.format.kinds import HIDDEN, main_member
 from wdsbench.shards.format.names import make_key
+from wdsbench.shards.read.index import DatasetIndex
 
 _KEY: Final = re.compile(r"[A-Za-z0-9_-]{1,40}-[0-9a-f]{16}")
 

@@ -31,13 +31,9 @@ from wdsbench.shards.check.problems import Problem, problem_of
 from wdsbench.shards.check.shard_check import ShardCheck, hash_file
 from wdsbench.shards.check.states import LayerStats
 from wdsbench.shards.check.table_check import duplicates, shape_problems, table_problems
-from wdsbench.shards.format.index import (
-    INDEX_NAME,
-    DatasetIndex,
-    IndexFile,
-    ShardEntry,
-)
+from wdsbench.shards.format.index import INDEX_NAME, IndexFile, ShardEntry
 from wdsbench.shards.format.table import is_table_name
+from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.shards.read.plain import index_tars
 from wdsbench.shards.write.claim import MARKER_NAME
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from braceexpand import braceexpand
 
 from wdsbench.errors import ShardError
-from wdsbench.shards.format.index import DatasetIndex
+from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.shards.read.plain import index_tars
 
 

@@ -25,7 +25,6 @@ from wdsbench import _core
 from wdsbench.errors import DecodeError, ShardError
 from wdsbench.records import SPLITS
 from wdsbench.shards.format.index import (
-    DatasetIndex,
     FieldEntry,
     IndexFile,
     ShardEntry,
@@ -45,6 +44,7 @@ from wdsbench.shards.format.kinds import (
 )
 from wdsbench.shards.format.names import question_bytes
 from wdsbench.shards.format.table import TableSpec
+from wdsbench.shards.read.index import DatasetIndex
 
 #: What webdataset takes for a sample's file: folders and a name up to its first dot, then the rest.
 _SAMPLE_NAME = re.compile(r"^((?:.*/)?[^./][^./]*)\.([^/]*)$")

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from wdsbench import _core
 from wdsbench.errors import DecodeError, ShardError
 from wdsbench.records import EdgeLists, Member
-from wdsbench.shards.format.index import DatasetIndex
 from wdsbench.shards.format.kinds import HIDDEN_SCALE, KINDS, META, Sizes
+from wdsbench.shards.read.index import DatasetIndex
 
 _SEE_VERIFY: Final = "`wdsbench verify` lists what is damaged"
 

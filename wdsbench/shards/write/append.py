@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wdsbench.records import SPLITS
-from wdsbench.shards.format.index import DatasetIndex, ShardEntry
+from wdsbench.shards.format.index import ShardEntry
+from wdsbench.shards.read.index import DatasetIndex
 
 _QUESTION_COLUMNS = ("question_offset", "question_bytes")
 

@@ -18,13 +18,13 @@ from wdsbench.errors import PackError, ShardError
 from wdsbench.files import atomic_file
 from wdsbench.shards.format.index import (
     INDEX_NAME,
-    DatasetIndex,
     IndexFile,
     LabelsEntry,
     split_entries,
     superseded_tables,
 )
 from wdsbench.shards.format.table import write_table
+from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.shards.write.claim import FolderClaim
 
 

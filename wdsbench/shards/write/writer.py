@@ -20,7 +20,6 @@ from wdsbench.jsonlines import JsonLinesWriter
 from wdsbench.records import SPLITS
 from wdsbench.shards.format.index import (
     INDEX_NAME,
-    DatasetIndex,
     FieldEntry,
     IndexFile,
     LabelsEntry,
@@ -31,6 +30,7 @@ from wdsbench.shards.format.index import (
 from wdsbench.shards.format.rows import SampleRow, columns_of
 from wdsbench.shards.format.table import write_table
 from wdsbench.shards.format.tar import Pieces
+from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.shards.write.append import joined_columns
 from wdsbench.shards.write.claim import FolderClaim
 from wdsbench.shards.write.flush import Flusher

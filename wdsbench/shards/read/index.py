@@ -1,0 +1,324 @@
+"""An opened data set: where every member is stored, without touching a shard."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wdsbench.errors import ShardError
+from wdsbench.records import SPLITS, FieldSpec, Member
+from wdsbench.shards.format.index import (
+    INDEX_NAME,
+    IndexFile,
+    LabelsEntry,
+    is_layer_list,
+    parse_index,
+    read_index,
+)
+from wdsbench.shards.format.kinds import HIDDEN, KINDS, MemberSpec, Sizes, member_specs
+from wdsbench.shards.format.rows import SampleRow
+from wdsbench.shards.format.table import map_table
+
+#: How often an index may name a table that does not exist before that is an error.
+_TRIES: Final = 5
+
+
+class DatasetIndex:
+    """An opened index: what is where, without touching a shard.
+
+    Attributes:
+        folder: The data set's folder.
+        file: The parsed ``index.json``.
+        columns: The mapped table, read-only.
+    """
+
+    def __init__(self, folder: Path, file: IndexFile, columns: dict[str, NDArray[Any]]) -> None:
+        self.folder = folder
+        self.file = file
+        self.columns = columns
+
+    @classmethod
+    def open(cls, path: str | Path) -> DatasetIndex:
+        """Open the data set in folder ``path``.
+
+        Raises:
+            ShardError: No index, not one this version reads, or table and index disagree.
+        """
+        folder = Path(path)
+        failures: Counter[bytes] = Counter()
+        while True:
+            text = read_index(folder)
+            file = parse_index(folder, text)
+            try:
+                columns = map_table(folder, file.table)
+                break
+            except ShardError:
+                # `wdsbench relabel` may have put another index and table in place meanwhile, and
+                # perhaps the old ones again: the same text is no proof that nothing changed.
+                failures[text] += 1
+                if failures[text] == _TRIES:
+                    raise
+        index = cls(folder, file, columns)
+        index._check()
+        return index
+
+    def _check(self) -> None:
+        samples = sum(entry.nsamples for entry in self.file.shardlist)
+        for name in (
+            "key",
+            "shard",
+            "split",
+            "tokens",
+            "state_tokens",
+            "prompt_length",
+            "label",
+            "score",
+        ):
+            column = self.columns.get(name)
+            if column is None or len(column) != samples:
+                raise ShardError(
+                    f"column {name}: not one entry for each of {samples} samples",
+                    shard=str(self.folder),
+                )
+        if len(self.columns.get("question_offset", ())) != samples + 1:
+            raise ShardError(
+                "column question_offset does not fit the samples", shard=str(self.folder)
+            )
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        """Travel to another process as a path: the table is mapped there, not copied.
+
+        Where the data set was relabelled since, the old labels travel too: whoever reads goes on
+        with those it began with.
+        """
+        table = self.file.table.file
+        if (self.folder / table).exists():
+            return _opened_again, (self.folder, table)
+        labels = {name: np.array(self.columns[name]) for name in ("label", "score")}
+        return _opened_relabelled, (self.folder, self.file, labels)
+
+    def __len__(self) -> int:
+        """Return the number of samples in all splits."""
+        return len(self.columns["key"])
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Samples per split."""
+        return {split: self.file.splits[split].samples for split in self.file.splits}
+
+    @property
+    def class_counts(self) -> dict[str, dict[str, int]]:
+        """Hallucinated, right and unlabelled samples per split."""
+        return {
+            split: {
+                "hallucinated": entry.hallucinated,
+                "right": entry.right,
+                "unlabelled": entry.unlabelled,
+            }
+            for split, entry in self.file.splits.items()
+        }
+
+    @property
+    def labels(self) -> LabelsEntry | None:
+        """Where the labels come from; None where the index does not say."""
+        return self.file.labels
+
+    @property
+    def num_layers(self) -> int:
+        """L: layers of every sample's hidden states."""
+        return self._hidden_axis(0)
+
+    @property
+    def model_layers(self) -> tuple[int, ...] | None:
+        """Which of the model's layers the L stored ones are, ascending, from 0; None: all of them.
+
+        Raises:
+            ShardError: What the index says is no such list.
+        """
+        numbers = self.file.provenance.get("layers")
+        if numbers is None:
+            return None
+        if not is_layer_list(numbers, self.num_layers):
+            raise ShardError(
+                f"layers are {str(numbers)[:200]}, expected {self.num_layers} ascending integers",
+                shard=str(self.folder / INDEX_NAME),
+            )
+        return tuple(numbers)
+
+    @cached_property
+    def of_answer(self) -> NDArray[np.bool_]:
+        """bool ``[n]``: samples that hold the states of their answer's tokens alone."""
+        prompt = self.columns["prompt_length"].astype(np.int64)
+        answer = self.columns["tokens"].astype(np.int64) - prompt
+        found: NDArray[np.bool_] = (prompt > 0) & (self.columns["state_tokens"] == answer)
+        return found
+
+    @property
+    def num_features(self) -> int:
+        """D: features of every hidden state."""
+        return self._hidden_axis(2)
+
+    @property
+    def num_heads(self) -> int:
+        """H: attention heads of every layer; 0 where nothing of single heads is stored."""
+        entry = self.file.fields.get("heads") or self.file.fields.get("sketch")
+        return 0 if entry is None else int(entry.shape[1] or 0)
+
+    @cached_property
+    def heads(self) -> int:
+        """H of every kind that has an axis for it, ``full`` included; 0 if there is none."""
+        for name, entry in self.file.fields.items():
+            axis = KINDS[name].heads_axis() if name in KINDS else None
+            if axis is not None and axis < len(entry.shape):
+                return int(entry.shape[axis] or 0)
+        return 0
+
+    @cached_property
+    def member_specs(self) -> dict[str, MemberSpec]:
+        """Every member's row of the table of kinds, with the dtype that the index states."""
+        specs = member_specs()
+        for name, entry in self.file.fields.items():
+            if name in KINDS:
+                main = KINDS[name].main
+                specs[main] = replace(specs[main], dtypes=(entry.dtype,))
+        return specs
+
+    def sizes(self, row: int) -> Sizes:
+        """Return the sizes that the shapes of a sample's members are made of."""
+        columns = self.columns
+        return Sizes(
+            layers=self.num_layers,
+            tokens=int(columns["tokens"][row]),
+            states=int(columns["state_tokens"][row]),
+            features=self.num_features,
+            heads=self.heads,
+        )
+
+    def _hidden_axis(self, axis: int) -> int:
+        size = self.file.fields["hidden"].shape[axis]
+        assert size is not None
+        return size
+
+    @property
+    def fields(self) -> dict[str, FieldSpec]:
+        """Fields of every sample with stored dtype and shape."""
+        return {
+            name: FieldSpec(name, entry.dtype, tuple(entry.shape), entry.note)
+            for name, entry in self.file.fields.items()
+        }
+
+    def has_member(self, member: str) -> bool:
+        """Return whether every sample has this member (``"edges_index.npy"``)."""
+        sizes = self.columns.get(f"{member}.size")
+        return sizes is not None and bool((sizes != 0).all())
+
+    def member(self, member: str, part: str) -> NDArray[np.uint64]:
+        """Return column ``<member>.<part>`` (offset, size or xxh3); zeros where no sample has the
+        member.
+        """
+        column = self.columns.get(f"{member}.{part}")
+        return np.broadcast_to(np.uint64(0), len(self)) if column is None else column
+
+    @cached_property
+    def first_rows(self) -> NDArray[np.int64]:
+        """int64 ``[shards + 1]``: the first row of every shard, then the number of rows."""
+        return np.concatenate(
+            [[0], np.cumsum([entry.nsamples for entry in self.file.shardlist], dtype=np.int64)]
+        )
+
+    @property
+    def has_hashes(self) -> bool:
+        """Whether the XXH3 of every member is known."""
+        return f"{HIDDEN}.xxh3" in self.columns
+
+    def shards_of(self, split: str | None) -> list[int]:
+        """Return the shards of a split in order; of all splits for None.
+
+        Raises:
+            ValueError: The split is unknown.
+        """
+        if split is not None and split not in SPLITS:
+            raise ValueError(f"split {split!r} is not one of {', '.join(SPLITS)}, None")
+        return [i for i, entry in enumerate(self.file.shardlist) if split in (None, entry.split)]
+
+    def shard_path(self, shard: int) -> Path:
+        """Return the path of a shard."""
+        return self.folder / self.file.shardlist[shard].url
+
+    def keys(self, rows: NDArray[np.int64]) -> list[str]:
+        """Return the member keys of samples."""
+        return [
+            key.decode("utf-8", "surrogateescape") for key in self.columns["key"][rows].tolist()
+        ]
+
+    def question_ids(self, rows: NDArray[np.int64]) -> list[str]:
+        """Return the question ids of samples."""
+        offsets, text = self.columns["question_offset"], self.columns["question_bytes"].data
+        ranges = zip(offsets[rows].tolist(), offsets[rows + 1].tolist(), strict=True)
+        return [str(text[first:last], "utf-8", "surrogatepass") for first, last in ranges]
+
+    def sample_row(self, row: int) -> SampleRow:
+        """Return what the table has about one sample, members apart."""
+        columns = self.columns
+        return SampleRow(
+            key=self.key(row),
+            question_id=self.question_id(row),
+            trace=int(columns["trace"][row]) if "trace" in columns else 0,
+            tokens=int(columns["tokens"][row]),
+            state_tokens=int(columns["state_tokens"][row]),
+            prompt_length=int(columns["prompt_length"][row]),
+            label=float(columns["label"][row]),
+            score=float(columns["score"][row]),
+        )
+
+    def place(self, row: int, member: str) -> Member:
+        """Return where a sample's member is stored; size 0 if the sample does not have it."""
+        return Member(
+            str(self.shard_path(int(self.columns["shard"][row]))),
+            self.member_name(row, member),
+            int(self.member(member, "offset")[row]),
+            int(self.member(member, "size")[row]),
+        )
+
+    def key(self, row: int) -> str:
+        """Return a sample's member key."""
+        return self.keys(np.array([row]))[0]
+
+    def question_id(self, row: int) -> str:
+        """Return a sample's question id."""
+        return self.question_ids(np.array([row]))[0]
+
+    def member_name(self, row: int, member: str) -> str:
+        """Return the full name of a sample's member inside its shard."""
+        return f"{self.key(row)}.{member}"
+
+
+def _opened_again(folder: Path, table: str) -> DatasetIndex:
+    """Return the index that another process had open, by its table's name."""
+    index = DatasetIndex.open(folder)
+    if index.file.table.file != table:
+        raise ShardError(
+            f"the table was {table} when reading began and is {index.file.table.file} now: the"
+            " data set was relabelled while reading processes started; open it again",
+            shard=str(folder),
+        )
+    return index
+
+
+def _opened_relabelled(
+    folder: Path, file: IndexFile, labels: dict[str, NDArray[np.float32]]
+) -> DatasetIndex:
+    """Return the index that another process opened before the data set was relabelled."""
+    index = DatasetIndex.open(folder)
+    if index.file.shardlist != file.shardlist:
+        raise ShardError(
+            "other shards stand here than when reading began; open the data set again",
+            shard=str(folder),
+        )
+    return DatasetIndex(folder, file, {**index.columns, **labels})
