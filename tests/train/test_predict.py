@@ -31,7 +31,7 @@ from wdsbench.errors import DetectorError
 from wdsbench.pack import PackOptions, pack
 from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.train.checkpoint import load_detector, save_detector
-from wdsbench.train.config import TrainConfig
+from wdsbench.train.config import PredictOptions, TrainConfig
 from wdsbench.train.fitted import FittedDetector, StoredTraces
 from wdsbench.train.loop import seeded
 from wdsbench.train.metrics import sigmoid
@@ -100,7 +100,7 @@ def test_scores_are_those_of_the_detector(
 ) -> None:
     fitted = make_fitted(packed, name, layers)
     save_detector(fitted, tmp_path)
-    found = predict(tmp_path, packed.folder, device="cpu", batch_size=7, threads=1)
+    found = predict(tmp_path, packed.folder, PredictOptions(device="cpu", batch_size=7, threads=1))
     expected = own_scores(fitted, packed)
     assert {sample.key for sample in found.samples} == set(expected)
     for sample in found.samples:
@@ -123,7 +123,7 @@ def test_scores_are_those_of_the_run(packed: Packed, tmp_path: Path) -> None:
     with (tmp_path / "scores.csv").open(newline="") as file:
         rows = {row["key"]: row for row in csv.DictReader(file)}
     for name in DETECTOR_NAMES:
-        found = predict(tmp_path / "checkpoints" / name, packed.folder, threads=1)
+        found = predict(tmp_path / "checkpoints" / name, packed.folder, PredictOptions(threads=1))
         assert len(found.samples) == len(rows)
         for sample in found.samples:
             assert sample.score == pytest.approx(float(rows[sample.key][name]), abs=1e-5)
@@ -137,11 +137,11 @@ def test_scores_are_those_of_the_run(packed: Packed, tmp_path: Path) -> None:
 
 def test_samples_are_in_one_order_whatever_the_split(packed: Packed, tmp_path: Path) -> None:
     save_detector(make_fitted(packed, "length", None), tmp_path)
-    every = predict(tmp_path, packed.folder, split="all").samples
+    every = predict(tmp_path, packed.folder, PredictOptions(split="all")).samples
     assert len(every) == 90
     assert [sample.question_id for sample in every] == sorted(packed.raws)
     parts = {
-        split: predict(tmp_path, packed.folder, split=split).samples
+        split: predict(tmp_path, packed.folder, PredictOptions(split=split)).samples
         for split in ("train", "val", "test")
     }
     for split, samples in parts.items():
@@ -203,10 +203,10 @@ def test_a_run_with_one_detector_is_a_checkpoint(packed: Packed, tmp_path: Path)
 
 def test_words_are_checked_first(packed: Packed, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="split 'dev' is not one of train, val, test, all"):
-        predict(tmp_path, packed.folder, split="dev")
+        predict(tmp_path, packed.folder, PredictOptions(split="dev"))
     save_detector(make_fitted(packed, "length", None), tmp_path)
     with pytest.raises(ValueError, match="device is 'tpu'"):
-        predict(tmp_path, packed.folder, device="tpu")
+        predict(tmp_path, packed.folder, PredictOptions(device="tpu"))
 
 
 @dataclass(frozen=True)
@@ -367,8 +367,8 @@ def test_an_empty_split_is_said(tmp_path: Path) -> None:
     counts = TraceLoader(few.folder, split=None).index.counts
     empty = next(split for split, count in counts.items() if count == 0)
     with pytest.raises(DetectorError, match=f"has no sample in split {empty}"):
-        predict(tmp_path / "length", few.folder, split=empty)
-    assert len(predict(tmp_path / "length", few.folder, split="all").samples) == 2
+        predict(tmp_path / "length", few.folder, PredictOptions(split=empty))
+    assert len(predict(tmp_path / "length", few.folder, PredictOptions(split="all")).samples) == 2
 
 
 def test_random_state_is_left_alone(packed: Packed, tmp_path: Path) -> None:

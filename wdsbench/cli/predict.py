@@ -23,18 +23,18 @@ def command(
     as_json: bool = typer.Option(False, "--json", help="Print the summary as one line of JSON."),
 ) -> None:
     """Score traces with a trained detector; write score, probability and decision of each."""
+    from wdsbench.train.config import PredictOptions
     from wdsbench.train.predict import predict, write_predictions
 
-    found = predict(
-        checkpoint,
-        shards,
+    options = PredictOptions(
+        out=out,
         split=split,
         device=device,
         batch_size=batch_size,
         num_workers=num_workers,
         threads=threads,
-        progress=bar,
     )
+    found = predict(checkpoint, shards, options, progress=bar)
     write_predictions(found, out)
     summary = {**found.summary(), "shards": str(shards), "split": split, "out": str(out)}
     if as_json:

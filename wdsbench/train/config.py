@@ -1,9 +1,21 @@
-"""Settings of a training run."""
+"""Settings of training: the fields of `TrainConfig` decide what a fit computes, `TrainOptions` adds
+those of the ``train`` command, `PredictOptions` has those of ``predict``.
+
+These classes are the only place where defaults and help texts are written. A field's metadata has
+its ``help``; ``flag`` and ``metavar`` if the command line uses other words than the field's name; a
+field without ``help`` is not an option of the command.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from wdsbench.detect.registry import DETECTOR_NAMES, detector_spec
+from wdsbench.records import SPLITS
 
 CHOICES = {
     "schedule": ("constant", "cosine"),
@@ -11,7 +23,10 @@ CHOICES = {
     "precision": ("float32", "bf16"),
 }
 
-#: Settings that may change when a run goes on: they change neither order nor weights.
+#: Values of ``PredictOptions.split``.
+SPLIT_CHOICES = (*SPLITS, "all")
+
+#: Settings that may change on resume, because they change neither order nor weights.
 FREE_ON_RESUME = frozenset(
     (
         "num_workers",
@@ -26,77 +41,64 @@ FREE_ON_RESUME = frozenset(
 )
 
 
+def _option(default: Any, text: str, **words: str) -> Any:
+    """Return a dataclass field with a help text."""
+    return dataclasses.field(default=default, metadata={"help": text, **words})
+
+
+_DEVICE_HELP = "cpu, cuda, cuda:1, ...; by default CUDA if available, else cpu."
+_THREADS_HELP = "Decode threads of the loader; by default the usable cores, at most 8."
+_WORKERS_HELP = "Worker processes of the loader; 0 reads in this process."
+
+
 @dataclass(frozen=True)
 class TrainConfig:
-    """Settings of a training run; the defaults suit a few thousand traces on two CPU cores.
+    """Settings that determine a fit and its figures; stored in ``results.json``.
+
+    The defaults suit a few thousand traces on two CPU cores.
 
     Attributes:
-        epochs: At most so many passes over the training split.
-        batch_size: Samples per batch.
-        learning_rate: Of AdamW.
-        weight_decay: Of AdamW, on matrices (a step shrinks them by learning_rate * weight_decay).
-            Far above the usual 0.01: with a few thousand traces a detector knows them by heart in
-            two epochs, and strong decay is what a linear probe's ridge penalty is.
-        patience: Epochs without a better validation AUROC before training stops.
-        hidden: Width of trained detectors.
-        depth: LSTM layers of trained detectors.
-        dropout: Of trained detectors.
-        clip_norm: Largest norm of a gradient.
-        max_steps: At most so many steps of gradient descent; None: as epochs and patience say.
-        schedule: Of the learning rate: ``"constant"``, or ``"cosine"`` down to zero over all steps.
-        class_weight: ``"none"``, or ``"balanced"``: both classes weigh the same in the loss.
-        precision: ``"float32"``, or ``"bf16"``: operators that bear it run in bfloat16 (autocast).
-        compile: Let torch compile the detector.
-        deterministic: Refuse operators whose results differ between runs (on GPUs).
-        checkpoint_seconds: Between two savings of the state that ``--resume`` goes on from; the end
-            of an epoch saves it too.
-        rank_timeout_seconds: A rank that waits longer for the others gives up.
-        tensorboard: Write TensorBoard logs beside ``metrics.jsonl``.
-        seed: Decides order, weights, dropout and resampling; the same seed gives the same numbers.
-        device: ``"cpu"``, ``"cuda"``, ...; None: CUDA where there is a device, else CPU.
-        threads: Decode threads of the loader; None: its default.
-        torch_threads: Threads of torch's own operators; None: one for small detectors, for large
-            ones as they are.
-        num_workers: Worker processes of the loader.
-        shuffle: Samples in the loader's shuffle buffer.
-        layers: Layers to read; None: all.
+        torch_threads: Threads of torch operators; None: one for small detectors, torch's own number
+            for large ones.
         resamples: Bootstrap resamples.
-        confidence: Of the intervals.
+        confidence: Confidence level of the intervals.
     """
 
-    epochs: int = 30
-    batch_size: int = 64
-    learning_rate: float = 2e-3
-    weight_decay: float = 1.0
-    patience: int = 6
-    hidden: int = 64
-    depth: int = 2
-    dropout: float = 0.3
-    clip_norm: float = 1.0
-    max_steps: int | None = None
-    schedule: str = "constant"
-    class_weight: str = "none"
-    precision: str = "float32"
-    compile: bool = False
-    deterministic: bool = False
-    checkpoint_seconds: float = 60.0
-    rank_timeout_seconds: float = 600.0
-    tensorboard: bool = False
-    seed: int = 0
-    device: str | None = None
-    threads: int | None = None
+    epochs: int = _option(30, "Maximum number of passes over the training split.")
+    batch_size: int = _option(64, "Samples per batch.")
+    learning_rate: float = _option(2e-3, "Learning rate of AdamW.")
+    # Far above the usual 0.01: with a few thousand traces a detector overfits within two epochs;
+    # strong decay acts like the ridge penalty of a linear probe.
+    weight_decay: float = _option(1.0, "Weight decay of AdamW, applied to matrices.")
+    patience: int = _option(6, "Stop after this many epochs without a better validation AUROC.")
+    hidden: int = _option(64, "Width of trained detectors.")
+    depth: int = _option(2, "Number of LSTM layers of trained detectors.")
+    dropout: float = _option(0.3, "Dropout of trained detectors.")
+    clip_norm: float = _option(1.0, "Maximum gradient norm.")
+    max_steps: int | None = _option(None, "Maximum number of optimiser steps; no limit by default.")
+    schedule: str = _option("constant", "Learning rate schedule: constant, or cosine down to 0.")
+    class_weight: str = _option("none", "Class weights of the loss: none, or balanced.")
+    precision: str = _option("float32", "float32, or bf16 (autocast).")
+    compile: bool = _option(False, "Compile the detectors with torch.compile.", flag="--compile")
+    deterministic: bool = _option(False, "Use deterministic operators only (on GPUs).")
+    checkpoint_seconds: float = _option(60.0, "Seconds between two saves of the resumable state.")
+    rank_timeout_seconds: float = _option(600.0, "Seconds after which a waiting rank gives up.")
+    tensorboard: bool = _option(False, "Write TensorBoard logs (extra: tensorboard).")
+    seed: int = _option(0, "Seed of order, weights, dropout and resampling.")
+    device: str | None = _option(None, _DEVICE_HELP)
+    threads: int | None = _option(None, _THREADS_HELP)
     torch_threads: int | None = None
-    num_workers: int = 0
-    shuffle: int = 1000
-    layers: tuple[int, ...] | None = None
+    num_workers: int = _option(0, _WORKERS_HELP)
+    shuffle: int = _option(1000, "Size of the shuffle buffer in samples.")
+    layers: tuple[int, ...] | None = _option(None, "Layers to read, as 0,5,11; all by default.")
     resamples: int = 2000
     confidence: float = 0.95
 
     def __post_init__(self) -> None:
-        """Refuse values no run can have.
+        """Validate the settings.
 
         Raises:
-            ValueError: Named after the field, with the value seen and those allowed.
+            ValueError: A value out of range; the message has the field, the value and the range.
         """
         for name in ("epochs", "batch_size", "patience", "hidden", "depth", "resamples"):
             _check(name, getattr(self, name), getattr(self, name) >= 1, "at least 1")
@@ -110,12 +112,6 @@ class TrainConfig:
             _check(name, value, 0 < value < math.inf, "above 0")
         for name, words in CHOICES.items():
             _check(name, getattr(self, name), getattr(self, name) in words, f"one of {words}")
-        _check(
-            "checkpoint_seconds",
-            self.checkpoint_seconds,
-            self.checkpoint_seconds >= 0,
-            "at least 0",
-        )
         _check("seed", self.seed, 0 <= self.seed < 2**63, "in 0 .. 2**63 - 1")
         _check("weight_decay", self.weight_decay, 0 <= self.weight_decay < math.inf, "at least 0")
         _check("dropout", self.dropout, 0 <= self.dropout < 1, "in [0, 1)")
@@ -124,10 +120,90 @@ class TrainConfig:
 
     def as_json(self) -> dict[str, object]:
         """Return the settings as JSON values, in order of definition."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values = {field.name: getattr(self, field.name) for field in fields(TrainConfig)}
         return {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
 
 
-def _check(name: str, value: object, allowed: bool, rule: str) -> None:
-    if not allowed:
+@dataclass(frozen=True)
+class TrainOptions(TrainConfig):
+    """Options of the ``train`` command."""
+
+    detectors: tuple[str, ...] = _option(
+        ("lstm",),
+        f"Detectors, as a comma list or repeated: {', '.join(DETECTOR_NAMES)}; or all.",
+        flag="--detector",
+    )
+    out: Path = dataclasses.field(
+        default=Path("runs/train"), metadata={"help": "Folder for results and checkpoints."}
+    )
+    search: int | None = _option(
+        None,
+        "First try N settings (learning rate, hidden, depth, dropout) and keep the best on"
+        " validation; for detectors trained by gradient descent (extra: search).",
+        metavar="N",
+    )
+    seeds: int | None = _option(
+        None,
+        "Train N times, with N consecutive seeds from --seed; report means and spreads.",
+        metavar="N",
+    )
+    resume: bool = _option(False, "Resume the run in --out; start one if there is none.")
+
+    def __post_init__(self) -> None:
+        """Validate the options.
+
+        Raises:
+            ValueError: As `TrainConfig`; an unknown detector or none; both search and seeds.
+        """
+        super().__post_init__()
+        if not self.detectors:
+            raise ValueError("detectors is empty; pass at least one name, or 'all'")
+        for name in self.names:
+            detector_spec(name)
+        for name in ("search", "seeds"):
+            value = getattr(self, name)
+            _check(name, value, value is None or value >= 1, "at least 1")
+        if self.search is not None and self.seeds is not None:
+            raise ValueError(
+                f"--search {self.search} and --seeds {self.seeds} cannot be combined; search first,"
+                " then pass --seeds with the settings found"
+            )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the detectors, each once; ``all`` is replaced by all names."""
+        asked = DETECTOR_NAMES if self.detectors == ("all",) else self.detectors
+        return tuple(dict.fromkeys(asked))
+
+    @property
+    def config(self) -> TrainConfig:
+        """The settings of the fits."""
+        return TrainConfig(**{f.name: getattr(self, f.name) for f in fields(TrainConfig)})
+
+
+@dataclass(frozen=True)
+class PredictOptions:
+    """Options of the ``predict`` command."""
+
+    out: Path = dataclasses.field(
+        default=Path("scores.csv"), metadata={"help": "CSV file to write, one line per trace."}
+    )
+    split: str = _option("test", f"One of {', '.join(SPLIT_CHOICES)}.")
+    device: str | None = _option(None, _DEVICE_HELP)
+    batch_size: int = _option(TrainConfig.batch_size, "Samples per batch.")
+    num_workers: int = _option(0, _WORKERS_HELP)
+    threads: int | None = _option(None, _THREADS_HELP)
+
+    def __post_init__(self) -> None:
+        """Validate the options.
+
+        Raises:
+            ValueError: An unknown split.
+        """
+        if self.split not in SPLIT_CHOICES:
+            raise ValueError(f"split {self.split!r} is not one of {', '.join(SPLIT_CHOICES)}")
+
+
+def _check(name: str, value: object, valid: bool, rule: str) -> None:
+    if not valid:
         raise ValueError(f"{name} is {value!r}; it must be {rule}")

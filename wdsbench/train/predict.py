@@ -24,7 +24,7 @@ from wdsbench.progress import Progress, no_progress
 from wdsbench.records import SPLITS
 from wdsbench.train import metrics
 from wdsbench.train.checkpoint import CARD_NAME, load_detector
-from wdsbench.train.config import TrainConfig
+from wdsbench.train.config import SPLIT_CHOICES, PredictOptions, TrainConfig
 from wdsbench.train.device import choose_device
 from wdsbench.train.fitted import FittedDetector, StoredTraces
 from wdsbench.train.source import (
@@ -35,9 +35,6 @@ from wdsbench.train.source import (
     read_examples,
     require_members,
 )
-
-#: Values of ``split``.
-SPLIT_CHOICES = (*SPLITS, "all")
 
 COLUMNS = (
     "question_id",
@@ -109,41 +106,38 @@ class Predictions:
 def predict(
     checkpoint: str | Path,
     shards: str | Path,
+    options: PredictOptions | None = None,
     *,
-    split: str = "test",
-    device: str | None = None,
-    batch_size: int = TrainConfig.batch_size,
-    num_workers: int = 0,
-    threads: int | None = None,
     progress: Progress = no_progress,
     open_loader: OpenLoader | None = None,
 ) -> Predictions:
-    """Return what the detector ``checkpoint`` says of the samples of a data set.
+    """Return the scores that the detector ``checkpoint`` gives the samples of a data set.
 
     Args:
-        checkpoint: A detector's folder or card, or the folder of a run with one detector.
-        shards: What the loader opens.
-        split: ``"train"``, ``"val"``, ``"test"`` or ``"all"``.
-        device: Where to score; None: CUDA where there is a device, else the CPU.
-        batch_size: Samples a batch.
-        num_workers: Worker processes of the loader.
-        threads: Decode threads of the loader; None: its default.
+        checkpoint: Folder or card of a detector, or folder of a run with one detector.
+        shards: Folder of the data set.
+        options: Split, device, batch size and reading; None: the defaults. ``out`` is not used.
         progress: Draws a bar over batches.
-        open_loader: The loader's constructor; None: the project's own.
+        open_loader: Constructor of the loader; None: `TraceLoader`.
 
     Raises:
-        ValueError: An unknown split, or a device that is not there.
-        DetectorError: No checkpoint or several; a data set that the detector does not fit, or that
-            lacks what it reads; no sample.
+        ValueError: The device does not exist.
+        DetectorError: No checkpoint or several; the detector does not fit the data set, or a member
+            that it reads is missing; no sample.
     """
-    if split not in SPLIT_CHOICES:
-        raise ValueError(f"split {split!r} is not one of {', '.join(SPLIT_CHOICES)}")
+    options = options or PredictOptions()
+    split = options.split
     place = find_checkpoint(checkpoint)
     fitted = load_detector(place)
     config = TrainConfig(
-        batch_size=batch_size, num_workers=num_workers, threads=threads, layers=fitted.layers
+        batch_size=options.batch_size,
+        num_workers=options.num_workers,
+        threads=options.threads,
+        layers=fitted.layers,
     )
-    source = Source(shards, config, choose_device(device), open_loader or default_open_loader())
+    source = Source(
+        shards, config, choose_device(options.device), open_loader or default_open_loader()
+    )
     samples: list[Prediction] = []
     for name in SPLITS if split == "all" else (split,):
         samples += _score_split(fitted, source, name, progress)
