@@ -27,6 +27,7 @@ from wdsbench.cli import (
     verify,
     view,
 )
+from wdsbench.cli.options import command_of
 from wdsbench.errors import WdsbenchError
 
 TRACEBACK_FLAG = "--traceback"
@@ -42,6 +43,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
@@ -64,24 +66,16 @@ def _options(
     """Hold the options that stand before a command."""
 
 
-for module in (
-    demo,
-    extract,
-    score,
-    plan,
-    pack,
-    unpack,
-    relabel,
-    verify,
-    inspect,
-    view,
-    train,
-    predict,
-    bench,
-):
-    app.command(module.__name__.rpartition(".")[2], epilog=f"Example: {module.EXAMPLE}")(
-        module.command
-    )
+#: Commands in the order of the job.
+COMMANDS = (
+    demo, extract, score, plan, pack, unpack, relabel, verify, inspect, view, train, predict, bench,
+)  # fmt: skip
+
+for module in COMMANDS:
+    run = module.command
+    if "options" in run.__annotations__:
+        run = command_of(run)
+    app.command(module.__name__.rpartition(".")[2], epilog=f"Example: {module.EXAMPLE}")(run)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

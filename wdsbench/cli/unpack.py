@@ -1,31 +1,20 @@
-"""``wdsbench unpack``: a data set back to raw traces."""
+"""``wdsbench unpack``."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import typer
-
-from wdsbench.cli.terminal import bar, print_json, stdout
+from wdsbench.cli.terminal import bar, print_json, say
+from wdsbench.jobs.unpack import UnpackJob, unpack
 
 EXAMPLE = "wdsbench unpack shards/ --out traces_back/ --format npz"
 
 
-def command(
-    data: Path = typer.Argument(..., metavar="DATASET", help="Folder of the data set."),
-    out: Path = typer.Option(..., help="Folder of the trace files, one for each shard."),
-    file_format: str = typer.Option("npz", "--format", help="npz or pkl."),
-    split: str | None = typer.Option(None, help="train, val or test; default: all."),
-    as_json: bool = typer.Option(False, "--json", help="Print the report as one line of JSON."),
-) -> None:
-    """Write the traces of a data set as raw files, which pack reads again."""
-    from wdsbench.pack.unpack import unpack
-
-    report = unpack(data, out, file_format=file_format, split=split, progress=bar)
+def command(options: UnpackJob, as_json: bool) -> None:
+    """Write the traces of a data set as raw files, which pack reads."""
+    report = unpack(options, progress=bar)
     if as_json:
         print_json(
             {
-                "out": str(out),
+                "out": str(options.out),
                 "samples": report.samples,
                 "files": [path.name for path in report.files],
                 "scores": None if report.scores is None else report.scores.name,
@@ -33,8 +22,4 @@ def command(
         )
         return
     scores = "" if report.scores is None else f", scores in {report.scores.name}"
-    stdout.print(
-        f"{report.samples} traces in {len(report.files)} files{scores} -> {out}",
-        highlight=False,
-        soft_wrap=True,
-    )
+    say(f"{report.samples} traces in {len(report.files)} files{scores} -> {options.out}")

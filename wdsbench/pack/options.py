@@ -6,43 +6,41 @@ import math
 from dataclasses import dataclass, field
 
 from wdsbench.cores import usable_cores
+from wdsbench.options import option
 from wdsbench.pack.reduce import parse_reduce
 from wdsbench.traces.attention import EDGE_RULE, HEAD_THRESHOLD, AttentionRules
 
 
 @dataclass(frozen=True)
 class PackOptions:
-    """How a data set is packed.
+    """How a data set is packed; the fields' help texts say what they mean."""
 
-    Attributes:
-        score_column: Column of the score file; None: ``bleurt_score``, or the only one beside
-            ``trace`` and ``abstained``.
-        threshold: A trace is hallucinated (label 1) where its score is below this.
-        missing_score: Of a trace without a score (or label): ``"error"``, ``"drop"`` it, or
-            ``"keep"`` it unlabelled; None: error where there is a score file, else keep, since
-            raw traces need no label and ``relabel`` gives them one later.
-        split_by: ``"question"`` (hash of its id) or ``"file"`` (input files dealt 70/15/15).
-        attention: What is kept of the attention maps; a subset of ``full``, ``edges``, ``heads``
-            and ``sketch``.
-        edge_rule: ``top:SHARE`` or ``threshold:WEIGHT``.
-        head_threshold: Least weight of a per-head edge.
-        threads: Threads that reduce attention maps.
-        reduce: ``pca:K``: keep K principal components of the states instead of all features.
-        overflow: ``"scale"`` layers beyond float16 by a power of two, or ``"error"``.
-        shard_mb: Size at which a shard is closed, in megabytes (1e6 bytes).
-    """
-
-    score_column: str | None = None
-    threshold: float = 0.5
-    missing_score: str | None = None
-    split_by: str = "question"
-    attention: tuple[str, ...] = ("edges", "sketch")
-    edge_rule: str = EDGE_RULE
-    head_threshold: float = HEAD_THRESHOLD
+    score_column: str | None = option(
+        None, "Column of the score [bleurt_score, or the only one apart from trace and abstained]."
+    )
+    threshold: float = option(0.5, "A trace with a score below it is hallucinated (label 1).")
+    missing_score: str | None = option(
+        None,
+        "Trace without a score or label: error, drop, or keep it unlabelled [error with a score"
+        " file, else keep].",
+    )
+    split_by: str = option(
+        "question", "Assign splits (70/15/15 train, val, test) by question or by file."
+    )
+    attention: tuple[str, ...] = option(
+        ("edges", "sketch"),
+        "Attention to store: any of full, edges, heads, sketch; or none.",
+        comma=True,
+    )
+    edge_rule: str = option(EDGE_RULE, "For edges: top:SHARE or threshold:WEIGHT.")
+    head_threshold: float = option(HEAD_THRESHOLD, "For heads: least weight of an edge.")
+    #: Threads that reduce attention maps.
     threads: int = field(default_factory=usable_cores)
-    reduce: str | None = None
-    overflow: str = "scale"
-    shard_mb: float = 256.0
+    reduce: str | None = option(
+        None, "pca:K stores K principal components of the states, fitted on training samples."
+    )
+    overflow: str = option("scale", "Layers beyond float16: scale (by a power of two) or error.")
+    shard_mb: float = option(256.0, "Size at which a shard is closed, in MB (1e6 bytes).")
 
     def __post_init__(self) -> None:
         """Check the words that have a fixed vocabulary.

@@ -1,0 +1,21 @@
+"""The page about all commands."""
+
+from __future__ import annotations
+
+import typer
+
+from wdsbench.cli.main import app
+from wdsbench.cli.reference import reference
+
+
+def test_every_command_and_option_is_on_the_page() -> None:
+    sections = {part.split("\n", 1)[0]: part for part in reference().split("\n## wdsbench ")[1:]}
+    group = typer.main.get_command(app)
+    assert list(sections) == list(group.commands)  # type: ignore[attr-defined]
+    for name, command in group.commands.items():  # type: ignore[attr-defined]
+        assert f"\nwdsbench {name} " in sections[name]
+        for parameter in command.params:
+            for option in [*parameter.opts, *parameter.secondary_opts]:
+                shown = option if option.startswith("-") else parameter.metavar or option.upper()
+                assert f"`{shown}`" in sections[name]
+            assert parameter.help
