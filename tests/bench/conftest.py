@@ -19,13 +19,13 @@ def shape() -> Shape:
 
 @pytest.fixture(scope="session")
 def trace_shape() -> TraceShape:
-    return TraceShape("ragged", 10, 2, 16, 3, 9, 4)
+    return TraceShape("ragged", 10, 2, 16, 4, 3, 9)
 
 
 @pytest.fixture(scope="session")
 def graph_shape() -> GraphShape:
     # From traces of one token, which have no edges; two batches for each of two workers.
-    return GraphShape("graphs", 16, 3, 8, 1, 9, 4)
+    return GraphShape("graphs", 16, 3, 8, 4, 1, 9)
 
 
 @pytest.fixture(scope="session")

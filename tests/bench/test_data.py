@@ -62,7 +62,7 @@ def test_many_small_samples(tmp_path: Path) -> None:
 
 
 def test_holes_are_a_data_set_of_zeros(tmp_path: Path) -> None:
-    shape = TraceShape("holes", 6, 4, 1_024, 50, 50, 2)
+    shape = TraceShape("holes", 6, 4, 1_024, 2, 50, 50)
     shards = make_holes(shape, tmp_path)
     index = DatasetIndex.open(shards)
     loader = TraceLoader(shards, tokens="all", layout="pad", batch_size=2, verify="hash")

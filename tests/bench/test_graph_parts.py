@@ -15,11 +15,10 @@ from torch_geometric.data import Batch
 from wdsbench.bench.edges import MapShape, edges_part
 from wdsbench.bench.gnn import gnn_part, over_cut_layers, over_layers, over_union
 from wdsbench.bench.graph import graph_part
-from wdsbench.bench.graph_parts import PARTS
 from wdsbench.bench.graph_readers import per_layer
 from wdsbench.bench.graphs import GraphShape, graphs_in_memory
 from wdsbench.bench.part import Part, Settings
-from wdsbench.bench.parts import named
+from wdsbench.bench.parts import graph_parts, named
 from wdsbench.bench.plot import plot_parts
 from wdsbench.bench.report import as_json, print_part
 from wdsbench.cli.main import main
@@ -111,10 +110,10 @@ def test_union_and_layers_agree(graph_shape: GraphShape) -> None:
 
 
 def test_parts_by_name() -> None:
-    assert named(["gnn", "C"], PARTS) == [graph_part, gnn_part]
-    assert named(["all"], PARTS) == [graph_part, edges_part, gnn_part]
+    assert named(["gnn", "C"], graph_parts()) == [graph_part, gnn_part]
+    assert named(["all"], graph_parts()) == [graph_part, edges_part, gnn_part]
     with pytest.raises(ValueError, match="not a list of C, edges, gnn, all"):
-        named(["A"], PARTS)
+        named(["A"], graph_parts())
 
 
 def test_the_last_line_is_json(

@@ -18,7 +18,7 @@ from wdsbench.bench.memory import memory_part
 from wdsbench.bench.opening import opening_part
 from wdsbench.bench.padded import last_part, padded_part
 from wdsbench.bench.part import Part, Settings
-from wdsbench.bench.parts import PARTS, named
+from wdsbench.bench.parts import named, stream_parts
 from wdsbench.bench.plot import plot_parts
 from wdsbench.bench.report import as_json, print_part
 from wdsbench.bench.stream import stream_part
@@ -129,7 +129,7 @@ def test_files_that_stay_in_memory_are_said_aloud(
 
 
 def test_memory(settings: Settings, tmp_path: Path) -> None:
-    small = TraceShape("holes", 40, 2, 64, 50, 50, 4)
+    small = TraceShape("holes", 40, 2, 64, 4, 50, 50)
     part = memory_part(dataclasses.replace(settings, scale=0.5), small)
     cases = [f"w{workers}-shuffle-{size}" for workers in (0, 2) for size in (1, 500)]
     check(part, cases, {"shuffle_mb", "shuffle_w2_mb"}, settings, tmp_path)
@@ -141,11 +141,13 @@ def test_a_process_that_fails_is_an_error(tmp_path: Path) -> None:
 
 
 def test_parts_by_name() -> None:
-    assert [part.func for part in named(["S", "A"])] == [stream_part] * 2  # type: ignore[attr-defined]
-    assert named(["B"]) == [padded_part]
+    assert [part.func for part in named(["S", "A"], stream_parts())] == [stream_part] * 2  # type: ignore[attr-defined]
+    assert named(["B"], stream_parts()) == [padded_part]
     # cold is two; gpu is none where there is no device
-    assert len(named(["all"])) == len(PARTS) + (1 if torch.cuda.is_available() else 0)
-    assert len(named(["cold", "A", "A"])) == 3
+    assert len(named(["all"], stream_parts())) == len(stream_parts()) + (
+        1 if torch.cuda.is_available() else 0
+    )
+    assert len(named(["cold", "A", "A"], stream_parts())) == 3
     for words in ([], ["A", "C"]):
         with pytest.raises(ValueError, match="not a list of A, S, B, B-last, open, cold"):
-            named(words)
+            named(words, stream_parts())

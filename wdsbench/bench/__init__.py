@@ -1,4 +1,5 @@
-"""Benchmarks: one scenario a file, each beside its ceiling and its competitors, in one run.
+"""Benchmarks: one question per file, measured next to its ceiling and its competitors in one run.
 
-Figures move from machine to machine; the ratios within one run are what counts.
+Absolute figures depend on the machine; the ratios within one run are comparable. A run creates its
+data (up to 4 GB per case) and takes minutes.
 """

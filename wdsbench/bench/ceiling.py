@@ -1,4 +1,4 @@
-"""The ceiling of anything that hands out floats: copying as many bytes of memory once."""
+"""The ceiling of any reader of float32 batches: copying as many bytes of memory once."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import numpy as np
 
 from wdsbench.bench.timing import Work
 
-#: More than any last-level cache, so that memcpy meets memory.
+#: Larger than any last-level cache, so that memcpy runs at memory speed.
 MEMCPY_BYTES = 1 << 29
 
 
 def memcpy(batch_bytes: int = MEMCPY_BYTES) -> Callable[[], Work]:
-    """Return a case that copies batch after batch from one large buffer into another, one thread.
+    """Return a case that copies batches from one large buffer to another, on one thread.
 
-    Each batch has a place of its own, so that none is still in the cache when its turn comes.
+    Each batch has its own place, so that none is in the cache when it is copied.
     """
     batches = max(1, MEMCPY_BYTES // batch_bytes)
     source, target = (np.ones((batches, batch_bytes // 4), np.float32) for _ in range(2))

@@ -1,8 +1,8 @@
 """How fast is the first epoch of files that are not in memory? Bound by the disk: ``dd bs=4M``.
 
-Before each turn the shards are dropped from the page cache. ``dd`` reads them one after the other
-and throws the bytes away; ours is a new loader's whole epoch with shuffle. Rates are bytes of shard
-files over seconds.
+Before each repeat the shards are dropped from the page cache. ``dd`` reads them in order and
+discards the bytes; ours is a whole epoch of a new loader with shuffle. Rates are bytes of shard
+files per second.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from wdsbench import TraceLoader
 from wdsbench.bench.data import Shape, make_shards
 from wdsbench.bench.pagecache import drop, resident_share
 from wdsbench.bench.part import SHUFFLE, THREADS, Part, Settings, value_of
-from wdsbench.bench.timing import CaseResult, consumed, spread, take_turns
+from wdsbench.bench.timing import CaseResult, consumed, spread, states_in, take_turns
 
 LEAST_REPEATS = 3
 DD_BLOCK_BYTES = 4 << 20
 
-#: Of a shard's pages, after they were dropped. More is said aloud: the rate is then partly that of
-#: memory.
+#: Maximum share of the pages that may stay resident after a drop without a note that the rate is
+#: partly that of memory.
 RESIDENT_LIMIT = 0.01
 
 
@@ -45,7 +45,7 @@ def cold_part(shape: Shape, settings: Settings) -> Part:
 
     def epoch() -> None:
         loader = TraceLoader(shards, batch_size=shape.batch_size, shuffle=SHUFFLE, threads=THREADS)
-        consumed((batch.hidden for batch in loader if batch.hidden is not None), shape.samples)
+        consumed(states_in(loader), shape.samples)
 
     found = take_turns(
         {
@@ -81,7 +81,7 @@ def cold_part(shape: Shape, settings: Settings) -> Part:
 
 
 def read_all(files: Sequence[Path]) -> None:
-    """Read the files one after the other in blocks of 4 MiB, by ``dd`` where there is one."""
+    """Read the files in order in blocks of 4 MiB, with ``dd`` if it is installed."""
     program = shutil.which("dd")
     for path in files:
         if program is not None:
@@ -96,7 +96,7 @@ def read_all(files: Sequence[Path]) -> None:
 
 def _dropped_first(shards: Path, read: Callable[[], None]) -> Callable[[], _ColdRead]:
     def turn() -> _ColdRead:
-        gc.collect()  # a loader that still maps the shards would keep their pages
+        gc.collect()  # a loader that maps the shards would keep their pages
         files = list(shards.iterdir())  # the index and its table too
         drop(files)
         resident = resident_share(files)

@@ -1,10 +1,10 @@
-"""How fast does attention become edges? Bound by reading half of the maps once.
+"""How fast is attention reduced to edges? Bound by reading half of the maps once.
 
 Part edges: one trace ``[32, 32, 64, 64]`` of float16 maps, the top 35 % of each token's
-predecessors in the mean over heads. ``ours-t1`` and ``ours-t2`` are the C++; ``numpy`` does all
-layers, heads and rows at once; ``python`` goes edge by edge, as people write it, and has a layer a
-turn. ``ours-heads`` and ``ours-sketch`` (two threads) are what else packing makes of the same maps.
-Rates count the bytes of the maps, the halves above the diagonal included.
+predecessors in the mean over heads. ``ours-t1`` and ``ours-t2`` are the C++; ``numpy`` processes
+all layers, heads and rows at once; ``python`` loops over edges, one layer per run. ``ours-heads``
+and ``ours-sketch`` (two threads) are the other reductions of packing. Rates count the bytes of
+whole maps, including the halves above the diagonal.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from wdsbench.bench.graphs import SHARE, causal_attention
 from wdsbench.bench.part import OURS, THREADS, Part, Settings, measured_rates, value_of
 from wdsbench.bench.timing import Work
 
-#: Of per-head edges, as packing has it by default.
+#: Threshold of per-head edges, the default of packing.
 HEAD_THRESHOLD = 0.05
 
 #: (index uint32 ``[2, E]``, weight float16 ``[E]``, pointer uint32 ``[L + 1]``).
@@ -43,7 +43,7 @@ MAPS = MapShape(32, 32, 64)
 
 
 def edges_part(settings: Settings, shape: MapShape = MAPS) -> Part:
-    """Return the rates of building edges; the trace is the same at every scale."""
+    """Return the rates of building edges; the scale does not change the trace."""
     random = np.random.default_rng(SEED)
     maps = causal_attention(random, shape.layers, shape.heads, shape.tokens)
     results = measured_rates(_cases(maps), settings)
@@ -67,16 +67,16 @@ def edges_part(settings: Settings, shape: MapShape = MAPS) -> Part:
 
 
 def edges_by_core(maps: NDArray[np.float16], threads: int) -> Edges:
-    """Return the edges of maps ``[L, H, T, T]`` as packing makes them."""
+    """Return the edges of maps ``[L, H, T, T]`` as packing computes them."""
     index, bits, pointer = _core.mean_edges(list(maps), "top", SHARE, threads=threads)
     return index, bits.view(np.float16), pointer
 
 
 def edges_by_numpy(maps: NDArray[np.float16]) -> Edges:
-    """Return the same, all layers, heads and rows at once.
+    """Return the same edges with NumPy, all layers, heads and rows at once.
 
-    Sorting values and comparing with the k-th is faster than sorting indices; of those that equal
-    it the first are taken until there are k.
+    Sorting values and comparing with the k-th is faster than sorting indices; ties with the k-th
+    are kept in order until there are k.
     """
     tokens = maps.shape[-1]
     mean = maps.mean(axis=1, dtype=np.float32)
@@ -95,7 +95,7 @@ def edges_by_numpy(maps: NDArray[np.float16]) -> Edges:
 
 
 def edges_by_python(maps: NDArray[np.float16]) -> Edges:
-    """Return the same, edge by edge."""
+    """Return the same edges with Python loops."""
     sources: list[int] = []
     targets: list[int] = []
     weights: list[float] = []

@@ -1,8 +1,7 @@
-"""The expert's fifteen lines: what somebody who knows torch well writes, for equal samples and for
-whole traces.
+"""The expert baseline: fifteen lines of good torch code, for equal samples and for whole traces.
 
-One raw float16 file, mapped once; batches in preallocated memory; torch's own ``copy_`` widens. It
-has no ids, no checks, no workers and no resume, and it is the one to match.
+One raw float16 file, mapped once; batches in preallocated memory; torch's ``copy_`` widens. It has
+no ids, no checks, no workers and no resume.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-#: Batches that are filled in turn.
+#: Number of preallocated batches, filled in turn.
 BATCHES = 4
 
 
 class ExpertReader:
-    """Yields ``(states float32 [B, ...], labels float32 [B])`` of one epoch in random order."""
+    """Batches ``(states float32 [B, ...], labels float32 [B])`` of one epoch in random order."""
 
     def __init__(self, file: Path, shape: tuple[int, ...], batch_size: int) -> None:
         """Map ``file``: float16 ``[n, *shape]``."""
@@ -29,7 +28,7 @@ class ExpertReader:
         self._random = torch.Generator().manual_seed(0)
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield batches that are valid until three more have been asked for."""
+        """Yield batches; each is valid until three more have been requested."""
         order = torch.randperm(len(self._data), generator=self._random)
         for number, rows in enumerate(torch.split(order, len(self._batches[0]))):
             batch = self._batches[number % len(self._batches)][: len(rows)]
@@ -39,12 +38,12 @@ class ExpertReader:
 
 
 class ExpertTraces:
-    """Yields ``(states float32 [B, L, Tmax, D], lengths int64 [B])``, zeros behind each trace."""
+    """Batches ``(states float32 [B, L, Tmax, D], lengths int64 [B])``, padded with zeros."""
 
     def __init__(
         self, file: Path, tokens: Sequence[int], layers: int, features: int, batch_size: int
     ) -> None:
-        """Map ``file``: float16 traces ``[L, T, D]`` one behind the other, T from ``tokens``."""
+        """Map ``file``: concatenated float16 traces ``[L, T, D]``, T from ``tokens``."""
         flat = torch.from_numpy(np.memmap(file, np.float16, "c"))
         sizes = [layers * count * features for count in tokens]
         self._traces = [part.view(layers, -1, features) for part in torch.split(flat, sizes)]
@@ -57,13 +56,13 @@ class ExpertTraces:
         self._random = torch.Generator().manual_seed(0)
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield batches that are valid until three more have been asked for."""
+        """Yield batches; each is valid until three more have been requested."""
         order = torch.randperm(len(self._traces), generator=self._random)
         for rows in torch.split(order, self._batch_size):
             yield self.padded(rows.tolist()), self._lengths[rows]
 
     def padded(self, rows: Sequence[int]) -> torch.Tensor:
-        """Return ``[len(rows), L, Tmax, D]``, valid until four more have been made."""
+        """Return ``[len(rows), L, Tmax, D]``, valid until four more have been requested."""
         traces = [self._traces[row] for row in rows]
         longest = max(trace.shape[1] for trace in traces)
         batch = self._batch((len(rows), self._shape[0], longest, self._shape[1]))

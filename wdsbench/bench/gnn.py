@@ -1,10 +1,11 @@
-"""What does a GNN gain by one union a batch? Bound by arithmetic on few threads, on a GPU by calls.
+"""How much faster is a GNN on one union graph per batch? Bound by arithmetic on a CPU, by kernel
+launches on a GPU.
 
 Part gnn: forward and backward of GINE + LSTM over one batch of C, 16 traces x 32 layers. ``union``
-is the detector as it is; ``per-layer`` the same modules called once a layer over the batch's
-samples, all tokens in both rounds, as people write it; ``per-layer-cut`` the same with each layer
-cut to what its last tokens need, as the detector does it. Collating is outside the time. Where
-there is a CUDA device, all three again on it, with ``-gpu`` behind their names.
+is the detector; ``per-layer`` calls the same modules once per layer over the batch's samples, all
+tokens in both rounds; ``per-layer-cut`` reduces each layer to the nodes that its last tokens need,
+as the detector does. Collation is not timed. With a CUDA device all three also run on it, with the
+suffix ``-gpu``.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from wdsbench.detect.gnn import GNNDetector, reach_of
 
 HIDDEN = 64
 
-#: Case -> the logits of a batch.
+#: Computes the logits of a batch.
 Forward = Callable[[GNNDetector, Graphs], Tensor]
 
 
 def gnn_part(settings: Settings, shape: GraphShape = GRAPHS) -> Part:
-    """Return the rates of training steps; the batch is the same at every scale."""
+    """Return the rates of training steps; the scale does not change the batch."""
     traces = [data_list(graph_trace(shape, i)) for i in range(shape.batch_size)]
     devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
     cases: dict[str, Callable[[], Work]] = {}
@@ -73,21 +74,21 @@ def over_union(detector: GNNDetector, unions: Graphs) -> Tensor:
 
 
 def over_layers(detector: GNNDetector, unions: Graphs) -> Tensor:
-    """Return the same of L unions of B graphs, layer by layer, all tokens in both rounds."""
+    """Return the logits of L unions of B graphs, one layer at a time, all tokens in both rounds."""
     ends = [_whole(detector, graph, layer) for layer, graph in enumerate(unions)]
     logits: Tensor = detector.over_layers(torch.stack(ends, dim=1))
     return logits
 
 
 def over_cut_layers(detector: GNNDetector, unions: Graphs) -> Tensor:
-    """Return the same of L unions, each cut to what its last tokens need."""
+    """Return the logits of L unions, each reduced to the nodes that its last tokens need."""
     ends = [_cut(detector, graph, layer) for layer, graph in enumerate(unions)]
     logits: Tensor = detector.over_layers(torch.stack(ends, dim=1))
     return logits
 
 
 def _whole(detector: GNNDetector, graph: Any, layer: int) -> Tensor:
-    """Return ``[B, D + hidden]``: raw and final state of each graph's last token."""
+    """Return ``[B, D + hidden]``: input and final state of each graph's last token."""
     raw, last = _scaled(detector, graph, layer), graph.ptr[1:] - 1
     nodes = detector.project(raw)
     weights = detector.scale_weights(graph.edge_attr)

@@ -1,10 +1,10 @@
-"""Does the GPU wait? Bound by the link to it: a copy of one pinned batch, again and again.
+"""Does the GPU wait for data? Bound by the link to it: repeated copies of one pinned batch.
 
 Case A on a CUDA device. ``pinned-copy`` is the ceiling; ``train-host``, ``train-device`` (float16
-travels and is widened there) and ``train-w2`` are epochs of an LSTM of hidden 256 whose batches
-stream, with the rate of their copies while these are under way on their stream; ``train-resident``
-is the same steps over one batch that lies on the GPU. Its waiting is measured on the GPU: the time
-between the end of a step and the moment when its stream may use the next batch.
+is copied and widened on the device) and ``train-w2`` are epochs of an LSTM of hidden 256 over
+streamed batches, with the rate of their copies while they run on the copy stream;
+``train-resident`` repeats the steps over one batch on the GPU. Waiting is measured on the GPU: the
+time from the end of a step until its stream may use the next batch.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class _Epoch:
     """One epoch of training.
 
     Attributes:
-        seconds: Of the epoch.
+        seconds: Duration of the epoch.
         waited: Share of the GPU's time in which its stream waited for a batch.
-        copy_gbps: Rate of the copies while they were under way; 0 where there were none.
+        copy_gbps: Rate of the copies while they ran; 0 without copies.
     """
 
     seconds: float
@@ -48,10 +48,10 @@ def gpu_part(settings: Settings, shape: Shape = SHAPES["A"]) -> Part:
     """Return copy rates and epochs on the current CUDA device.
 
     Raises:
-        WdsbenchError: There is no CUDA device.
+        WdsbenchError: No CUDA device is available.
     """
     if not torch.cuda.is_available():
-        raise WdsbenchError("the part gpu needs a CUDA device; leave it out of --cases")
+        raise WdsbenchError("part gpu needs a CUDA device; remove it from --cases")
     shape = shape.scaled(settings.scale)
     shards = make_shards(shape, settings.data / shape.folder_name, settings.progress)
     trainer = _Trainer(shape)
@@ -110,7 +110,7 @@ def gpu_part(settings: Settings, shape: Shape = SHAPES["A"]) -> Part:
 
 
 class _Trainer:
-    """An LSTM over layers, its optimiser, and the events that say when it waited."""
+    """An LSTM over layers, its optimizer, and the events that measure waiting."""
 
     def __init__(self, shape: Shape) -> None:
         self._shape = shape
@@ -120,13 +120,13 @@ class _Trainer:
         self._optimizer = torch.optim.AdamW(weights, fused=True)
 
     def resident_batch(self) -> _Pair:
-        """Return states and labels that lie on the GPU."""
+        """Return states and labels on the GPU."""
         shape = self._shape
         states = torch.randn(shape.batch_size, shape.layers, shape.features, device="cuda")
         return states, torch.zeros(shape.batch_size, device="cuda")
 
     def epoch(self, batches: Iterable[_Pair]) -> _Epoch:
-        """Train on every batch and return the epoch's times."""
+        """Train on all batches and return the epoch's times."""
         torch.cuda.synchronize()
         marks = [_mark()]
         start = time.perf_counter()
@@ -156,7 +156,7 @@ def _mark() -> torch.cuda.Event:
 
 
 def _pinned_gbps(shape: Shape) -> float:
-    """Return the rate of copies from one pinned batch."""
+    """Return the rate of copies of one pinned batch."""
     host = torch.zeros(shape.batch_size, shape.layers, shape.features, pin_memory=True)
     there = torch.empty_like(host, device="cuda")
     there.copy_(host, non_blocking=True)

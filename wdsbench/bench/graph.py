@@ -1,12 +1,12 @@
-"""How fast do graph batches come out of shards? Bound by memory: a ``memcpy`` of their bytes.
+"""How fast are graph batches read from shards? Bound by memory: a ``memcpy`` of their bytes.
 
-Part C: batches of 16 traces x 32 layers, a graph a layer. Counted are x (float32), edge_index
+Part C: batches of 16 traces x 32 layers, one graph per layer. Rates count x (float32), edge_index
 (int64) and edge_attr (float32). ``ours-t1``, ``ours-t2``, ``ours-w2`` are the public iterator with
-shuffle, labels and ids; ``from-data-list`` and ``from-data-list-per-layer`` collate graphs that
-already lie in memory, with one call a batch or one a layer; ``webdataset-from-data-list`` decodes
-and collates as the documentation shows, ``webdataset-numpy`` by hand, ``webdataset-tuned`` the same
-with torch to widen; ``pyg-loader`` and ``pyg-loader-w2`` are PyG's own over one ``.pt`` a trace.
-Readers without workers are stopped after a share of an epoch that takes too long.
+shuffle, labels and ids; ``from-data-list`` and ``from-data-list-per-layer`` collate graphs that are
+in memory, with one call per batch or per layer; ``webdataset-from-data-list`` decodes and collates
+as the documentation shows, ``webdataset-numpy`` by hand, ``webdataset-tuned`` the same with torch
+to widen; ``pyg-loader`` and ``pyg-loader-w2`` are PyG's own over one ``.pt`` per trace. Slow
+readers without workers are stopped after a share of an epoch.
 """
 
 from __future__ import annotations
@@ -15,12 +15,10 @@ import resource
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from wdsbench import TraceLoader
 from wdsbench.bench.ceiling import memcpy
 from wdsbench.bench.graph_readers import (
     Graphs,
@@ -45,20 +43,21 @@ from wdsbench.bench.part import (
     WORKERS,
     Part,
     Settings,
+    loader_cases,
     measured_rates,
     rate_ratios,
 )
 from wdsbench.bench.timing import Work, consumed_sizes
 
-#: Of a slow reader, a turn.
+#: Duration of a repeat of a slow reader.
 SLOW_SECONDS = 1.5
 
-#: A batch of PyG's workers arrives as some 350 tensors, each by a descriptor of its own.
+#: A batch from PyG's workers arrives as some 350 tensors, each with its own descriptor.
 LEAST_DESCRIPTORS = 8192
 
 
 def graph_part(settings: Settings, shape: GraphShape = GRAPHS) -> Part:
-    """Return the rates of all readers over ``shape``, whose data is made where it is missing."""
+    """Return the rates of all readers over ``shape``; missing data is created."""
     shape = shape.scaled(settings.scale)
     traces = graphs_in_memory(shape, settings.progress)
     batches = shape.samples // shape.batch_size
@@ -115,9 +114,12 @@ def _cases(
     files, files_by_workers = pyg_loader(pt, batch), pyg_loader(pt, batch, WORKERS)
     return {
         "memcpy": memcpy(batch_bytes),
-        "ours-t1": _ours(shape, shards, 1),
-        "ours-t2": _ours(shape, shards, THREADS),
-        "ours-w2": _ours(shape, shards, 1, WORKERS),
+        **loader_cases(
+            shards,
+            batch,
+            lambda batches: whole([batch.graph] for batch in batches),
+            layout="graph",
+        ),
         "from-data-list": lambda: share(from_data_list(traces, batch, random)),
         "from-data-list-per-layer": lambda: share(from_data_list_per_layer(traces, batch, random)),
         "webdataset-from-data-list": lambda: share(webdataset_from_data_list(shards, batch)),
@@ -126,21 +128,9 @@ def _cases(
             webdataset_arrays(shards, batch, *sizes, widened_by_torch)
         ),
         "pyg-loader": lambda: share(files),
-        # What workers have begun would be their next turn's burden, so they run to the end.
+        # Batches that workers prefetched would count towards their next repeat: no early stop.
         "pyg-loader-w2": lambda: whole(files_by_workers),
     }
-
-
-def _ours(shape: GraphShape, shards: Path, threads: int, workers: int = 0) -> Callable[[], Work]:
-    loader = TraceLoader(
-        shards,
-        layout="graph",
-        batch_size=shape.batch_size,
-        shuffle=SHUFFLE,
-        threads=threads,
-        num_workers=workers,
-    )
-    return lambda: _consumed(([batch.graph] for batch in loader), shape)
 
 
 def _consumed(
@@ -155,8 +145,8 @@ def _consumed(
 
 @contextmanager
 def _descriptors() -> Iterator[None]:
-    """Allow as many open files as PyG's workers need (1,024 are too few for them), or have torch
-    share memory by name where the system does not allow them.
+    """Raise the limit of open files for PyG's workers (1,024 are too few), or make torch share
+    memory by name if the system does not allow it.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     sharing: Any = torch.multiprocessing  # without types

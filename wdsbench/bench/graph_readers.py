@@ -1,6 +1,6 @@
-"""The competitors of graph batches: what people use today, and what one might write by hand.
+"""Competing readers of graph batches: common practice, and code tuned by hand.
 
-Each yields one epoch of batches; a batch is a list of ``torch_geometric`` unions: one of all B * L
+Each yields one epoch of batches; a batch is a list of ``torch_geometric`` batches: one of all B * L
 graphs (graph = sample * L + layer), or L of B graphs each.
 """
 
@@ -26,18 +26,18 @@ from wdsbench.shards.format.kinds import EDGES_INDEX, EDGES_POINTER, EDGES_WEIGH
 Graphs = list[Any]
 Widened = Callable[[Sequence[NDArray[np.float16]]], NDArray[np.float32]]
 
-#: npy 1.0: magic and version, then the length of the header's text in two bytes.
+#: npy 1.0: magic and version, then two bytes with the length of the header text.
 NPY_LENGTH_AT = 8
 NPY_TEXT_AT = 10
 
 
 def widened_by_numpy(parts: Sequence[NDArray[np.float16]]) -> NDArray[np.float32]:
-    """Return halves joined and widened in one call; NumPy takes one after the other."""
+    """Return the concatenated parts as float32, in one single-threaded NumPy call."""
     return np.concatenate(parts, dtype=np.float32)
 
 
 def widened_by_torch(parts: Sequence[NDArray[np.float16]]) -> NDArray[np.float32]:
-    """Return the same with torch to widen, many at once and on several threads."""
+    """Return the concatenated parts as float32, widened by torch on several threads."""
     floats: NDArray[np.float32] = torch.from_numpy(np.concatenate(parts)).float().numpy()
     return floats
 
@@ -45,7 +45,7 @@ def widened_by_torch(parts: Sequence[NDArray[np.float16]]) -> NDArray[np.float32
 def from_data_list(
     traces: Sequence[list[Any]], batch_size: int, random: torch.Generator
 ) -> Iterator[Graphs]:
-    """Yield batches of graphs that lie in memory, one call for all graphs of a batch."""
+    """Yield batches of graphs in memory, with one call for all graphs of a batch."""
     for rows in _shuffled(len(traces), batch_size, random):
         yield [Batch.from_data_list([graph for row in rows for graph in traces[row]])]
 
@@ -53,7 +53,7 @@ def from_data_list(
 def from_data_list_per_layer(
     traces: Sequence[list[Any]], batch_size: int, random: torch.Generator
 ) -> Iterator[Graphs]:
-    """Yield batches of graphs that lie in memory, one call for each layer, as people train."""
+    """Yield batches of graphs in memory, with one call for each layer."""
     for rows in _shuffled(len(traces), batch_size, random):
         yield per_layer([traces[row] for row in rows])
 
@@ -64,7 +64,7 @@ def per_layer(traces: Sequence[list[Any]]) -> Graphs:
 
 
 def webdataset_from_data_list(shards: Path, batch_size: int) -> Iterator[Graphs]:
-    """Yield batches as webdataset's and PyG's documentation show it: decode, then collate."""
+    """Yield batches as webdataset's and PyG's documentation shows: decode, then collate."""
     names = (HIDDEN, EDGES_INDEX, EDGES_POINTER, EDGES_WEIGHT)
     samples = shuffled_samples(shards).decode().to_tuple(*names)
     for batch in samples.batched(batch_size, collation_fn=None):
@@ -85,14 +85,9 @@ def webdataset_arrays(
     features: int,
     widened: Widened = widened_by_numpy,
 ) -> Iterator[Graphs]:
-    """Yield batches collated by hand: views of the members' bytes, one array a field.
+    """Yield batches collated by hand: views of the members' bytes, one array per field.
 
-    Args:
-        shards: Folder.
-        batch_size: B.
-        layers: L.
-        features: D.
-        widened: Joins halves and returns them as floats.
+    ``widened`` concatenates float16 parts and returns float32.
     """
     samples: list[dict[str, bytes]] = []
     for sample in shuffled_samples(shards):
@@ -105,7 +100,7 @@ def webdataset_arrays(
 
 
 class GraphFiles(Dataset[list[Any]]):
-    """A trace's L graphs out of its own ``.pt`` file."""
+    """The L graphs of a trace, from one ``.pt`` file per trace."""
 
     def __init__(self, folder: Path) -> None:
         self._files = sorted(folder.glob("*.pt"))
@@ -115,13 +110,13 @@ class GraphFiles(Dataset[list[Any]]):
         return len(self._files)
 
     def __getitem__(self, number: int) -> list[Any]:
-        """Return L ``Data``; by pickle, which is faster than ``weights_only`` (our own files)."""
+        """Return L ``Data``; unpickled, since the benchmark wrote the file itself."""
         graphs: list[Any] = torch.load(self._files[number], weights_only=False)
         return graphs
 
 
 def pyg_loader(folder: Path, batch_size: int, workers: int = 0) -> Any:
-    """Return PyG's loader of shuffled batches, whose workers live on; it collates by layer."""
+    """Return PyG's loader of shuffled batches with persistent workers; it collates per layer."""
     return DataLoader(
         GraphFiles(folder),
         batch_size=batch_size,
@@ -165,12 +160,12 @@ def _collated(
 
 
 def _index(member: bytes, edges: int) -> NDArray[Any]:
-    """Return ``[2, edges]``, as narrow as the member has it: 1, 2 or 4 bytes each."""
+    """Return ``[2, edges]`` in the stored width of 1, 2 or 4 bytes."""
     raw = _payload(member, "<u1")
     return raw.view(f"<u{raw.size // (2 * edges)}" if edges else "<u1").reshape(2, edges)
 
 
 def _payload(member: bytes, dtype: str) -> NDArray[Any]:
-    """Return the flat content of an npy member, uncopied."""
+    """Return the elements of an npy member as a flat view."""
     text = int.from_bytes(member[NPY_LENGTH_AT:NPY_TEXT_AT], "little")
     return np.frombuffer(member, dtype, -1, NPY_TEXT_AT + text)

@@ -1,52 +1,50 @@
-"""Data of case C: traces with an attention graph a layer, as shards, as ``.pt`` and in memory."""
+"""Data of case C: traces with one attention graph per layer, as shards, ``.pt`` and in memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wdsbench import _core
-from wdsbench.bench.data import LEAST_SHARDS, SEED, SHARDS_NAME, write_samples
+from wdsbench.bench.data import LEAST_SHARDS, SEED, make_dataset
 from wdsbench.bench.part import WORKERS
 from wdsbench.bench.traces import TraceShape
 from wdsbench.files import atomic_file
 from wdsbench.progress import Progress, no_progress
 from wdsbench.records import LayerEdges
-from wdsbench.shards.format.index import INDEX_NAME
 from wdsbench.shards.format.members import edge_members
-from wdsbench.shards.write.writer import MEGABYTE, DatasetWriter
+from wdsbench.shards.write.writer import MEGABYTE
 
 PT_NAME = "graphs-pt"
 
-#: Of each token's predecessors that become edges.
+#: Share of each token's predecessors that become edges.
 SHARE = 0.35
 
-#: Weights are multiples of its inverse: float32 sums over up to 2^10 heads are exact in any order,
-#: so that everybody's mean, and with it everybody's choice of edges, is the same.
+#: Weights are multiples of 1 / STEPS: float32 sums over up to 2^10 heads are then exact in any
+#: order, so that all implementations choose the same edges.
 STEPS = 1 << 14
 
 
 @dataclass(frozen=True)
 class GraphShape(TraceShape):
-    """Traces ``[L, T, D]`` with a graph a layer."""
+    """Traces ``[L, T, D]`` with one graph per layer."""
 
-    def scaled(self, scale: float) -> GraphShape:
-        """Return the same with a share of the samples: whole batches for every worker, so that
-        all batches are alike and their rate means the same for all readers.
+    def scaled(self, scale: float) -> Self:
+        """Return this case with a share of the samples: whole batches for every worker, so that
+        batch rates are comparable between readers.
         """
         unit = self.batch_size * WORKERS
         return replace(self, samples=unit * max(1, int(self.samples * scale) // unit))
 
 
-#: C: what a graph detector reads of a model of 32 layers whose states were reduced to 64 numbers.
-GRAPHS = GraphShape("C", 320, 32, 64, 20, 80, 16)
+#: C: input of a graph detector for a model of 32 layers with states reduced to 64 features.
+GRAPHS = GraphShape("C", 320, 32, 64, 16, 20, 80)
 
 
 @dataclass(frozen=True)
@@ -55,16 +53,16 @@ class GraphTrace:
 
     Attributes:
         hidden: float16 ``[L, T, D]``.
-        edges: Of every layer.
+        edges: Edges of every layer.
     """
 
     hidden: NDArray[np.float16]
     edges: list[LayerEdges]
 
 
-@lru_cache(maxsize=1)  # the writer asks for states and for edges
+@lru_cache(maxsize=1)  # states and edges are asked for separately
 def graph_trace(shape: GraphShape, number: int) -> GraphTrace:
-    """Return a trace, the same in every run; one random map stands for a layer's mean."""
+    """Return a trace, the same in every run; one random map serves as a layer's mean map."""
     rng = np.random.default_rng([SEED, number])
     tokens = shape.tokens[number]
     states = rng.standard_normal((shape.layers, tokens, shape.features), np.float32)
@@ -88,22 +86,21 @@ def causal_attention(
 
 
 def make_graph_shards(shape: GraphShape, folder: Path, progress: Progress = no_progress) -> Path:
-    """Make ``folder/shards`` where it is not there yet, and return it."""
-    shards = folder / SHARDS_NAME
-    if not (shards / INDEX_NAME).exists():
-        # The states are most of it: enough to be cut into the least number of shards.
-        megabytes = sum(shape.tokens) * shape.layers * shape.features * 2 / MEGABYTE
-        write_samples(
-            DatasetWriter(shards, shard_mb=megabytes / LEAST_SHARDS),
-            progress(range(shape.samples), shape.samples, f"writing shards of {shape.name}"),
-            lambda i: graph_trace(shape, i).hidden,
-            lambda i: edge_members(graph_trace(shape, i).edges, shape.tokens[i]),
-        )
-    return shards
+    """Create ``folder/shards`` unless it exists, and return its path."""
+    # The states are most of the bytes.
+    megabytes = sum(shape.tokens) * shape.layers * shape.features * 2 / MEGABYTE
+    return make_dataset(
+        folder,
+        shape,
+        megabytes / LEAST_SHARDS,
+        lambda i: graph_trace(shape, i).hidden,
+        lambda i: edge_members(graph_trace(shape, i).edges, shape.tokens[i]),
+        progress=progress,
+    )
 
 
 def make_graph_files(shape: GraphShape, folder: Path, progress: Progress = no_progress) -> Path:
-    """Make ``folder/graphs-pt``, a file of L graphs for every trace, and return it."""
+    """Create ``folder/graphs-pt``, one file of L graphs per trace, and return its path."""
     import torch
 
     pt = folder / PT_NAME
@@ -117,9 +114,8 @@ def make_graph_files(shape: GraphShape, folder: Path, progress: Progress = no_pr
 
 
 def graphs_in_memory(shape: GraphShape, progress: Progress = no_progress) -> list[list[Any]]:
-    """Return for every trace its L graphs."""
-    numbers: Iterable[int] = range(shape.samples)
-    wanted = progress(numbers, shape.samples, f"making graphs of {shape.name}")
+    """Return the L graphs of every trace."""
+    wanted = progress(range(shape.samples), shape.samples, f"making graphs of {shape.name}")
     return [data_list(graph_trace(shape, i)) for i in wanted]
 
 

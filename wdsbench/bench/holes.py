@@ -1,8 +1,8 @@
-"""A data set that holds no bytes: valid shards whose payloads are zeros that no disk stores.
+"""A data set of sparse files: valid shards whose payloads are zeros that take no disk space.
 
-A thousand traces of 13 MB are 13 GB. What a shuffle buffer of them costs does not depend on their
-values, so the payloads are holes of sparse files: headers, sizes, hashes and index are those of a
-data set of zeros, and the disk holds a few kilobytes a trace.
+A thousand traces of 13 MB are 13 GB. The cost of a shuffle buffer does not depend on their values,
+so the payloads are holes: headers, sizes, hashes and index are those of a data set of zeros, and
+the disk stores a few kilobytes per trace.
 """
 
 from __future__ import annotations
@@ -12,22 +12,21 @@ from typing import Any, BinaryIO, cast
 
 import numpy as np
 
-from wdsbench.bench.data import SHARDS_NAME, write_samples
+from wdsbench.bench.data import SHARD_MB, make_dataset
 from wdsbench.bench.traces import TraceShape
 from wdsbench.progress import Progress, no_progress
-from wdsbench.shards.format.index import INDEX_NAME
 from wdsbench.shards.format.tar import TarWriter
 from wdsbench.shards.write.writer import DatasetWriter
 
-#: Smaller writes are written: a file system keeps holes in blocks of 4 KiB.
+#: Smaller writes are never holes: file systems keep holes in blocks of 4 KiB.
 HOLE_LEAST_BYTES = 1 << 16
 
 
 class HoleFile:
-    """Writes to a file and leaves a hole where a large piece is all zeros."""
+    """A file writer that leaves a hole for a large piece of zeros."""
 
     def __init__(self, file: BinaryIO) -> None:
-        """Write to ``file``, whose last write must be a small one: a hole at the end is no file."""
+        """Write to ``file``; the last write must be small, since a hole cannot end a file."""
         self._file = file
 
     def write(self, data: bytes | memoryview) -> int:
@@ -48,13 +47,8 @@ class HoleWriter(DatasetWriter):
 
 
 def make_holes(shape: TraceShape, folder: Path, progress: Progress = no_progress) -> Path:
-    """Make ``folder/shards``, traces of ``shape.longest`` tokens of zeros, and return it."""
-    shards = folder / SHARDS_NAME
-    if not (shards / INDEX_NAME).exists():
-        states = np.zeros((shape.layers, shape.longest, shape.features), np.float16)
-        write_samples(
-            HoleWriter(shards),
-            progress(range(shape.samples), shape.samples, f"writing shards of {shape.name}"),
-            lambda _: states,
-        )
-    return shards
+    """Create ``folder/shards``, traces of ``shape.longest`` zero tokens, and return its path."""
+    states = np.zeros((shape.layers, shape.longest, shape.features), np.float16)
+    return make_dataset(
+        folder, shape, SHARD_MB, lambda _: states, progress=progress, open_writer=HoleWriter
+    )

@@ -1,4 +1,4 @@
-"""The C++ decode alone, from page cache to one buffer: the most that the iterator can reach."""
+"""The C++ decode alone, from page cache to one buffer: the ceiling of the iterator."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wdsbench.stream.files import open_shards
 
 
 class Kernel:
-    """The decode alone: jobs made beforehand, one buffer, in the order of the shards."""
+    """The decode alone: prepared jobs, one buffer, shard order."""
 
     def __init__(self, shape: Shape, shards: Path, access: str = "map") -> None:
         index = DatasetIndex.open(shards)
@@ -39,7 +39,7 @@ class Kernel:
         self._out = np.zeros(shape.batch_size * elements, np.float32)
 
     def __call__(self) -> Work:
-        """Decode every sample once."""
+        """Decode all samples once."""
         shape, jobs = self._shape, self._jobs
         for first in range(0, len(jobs), shape.batch_size):
             _core.decode_rows(

@@ -1,10 +1,9 @@
 """How much memory does a shuffle buffer of 1,000 traces of 13 MB add?
 
-The difference between two fresh processes that iterate over the same data set with shuffle 1 and
-with shuffle 1,000: the most that `footprint_mb` saw after any batch, workers included. Payloads are
-holes (`bench/holes.py`); every buffer is full before the first batch leaves it, so a share of the
-epoch is enough. ``python -m wdsbench.bench.memory SHARDS SHUFFLE
-WORKERS BATCH_SIZE`` is one such process.
+The difference between two new processes that iterate over the same data set with shuffle 1 and
+1,000: the maximum of `footprint_mb` after any batch, workers included. Payloads are holes
+(`bench/holes.py`); a buffer is full before its first batch, so a share of the epoch suffices.
+``python -m wdsbench.bench.memory SHARDS SHUFFLE WORKERS BATCH_SIZE`` is one such process.
 """
 
 from __future__ import annotations
@@ -24,18 +23,18 @@ from wdsbench.bench.timing import CaseResult, spread, take_turns
 from wdsbench.bench.traces import TraceShape
 from wdsbench.errors import WdsbenchError
 
-#: 1,024 traces of 13 MB for each of two workers, so that each fills a buffer of its own.
-HOLES = TraceShape("holes", WORKERS * 1_024, 32, 4_096, 50, 50, 4)
+#: 1,024 traces of 13 MB for each of two workers, so that each fills its own buffer.
+HOLES = TraceShape("holes", WORKERS * 1_024, 32, 4_096, 4, 50, 50)
 
-#: Batches that a process takes.
+#: Number of batches that a process reads.
 BATCHES = 32
 
-#: Processes of each kind: memory hardly varies from run to run.
+#: Maximum number of repeats: memory hardly varies between runs.
 MOST_REPEATS = 3
 
 
 def memory_part(settings: Settings, shape: TraceShape = HOLES) -> Part:
-    """Return what each process held, and what the shuffle buffer added."""
+    """Return the memory of each process, and what the shuffle buffer adds."""
     shuffle = max(2, int(SHUFFLE * settings.scale))
     shape = shape.scaled(settings.scale)
     shards = make_holes(shape, settings.data / shape.folder_name, settings.progress)
@@ -69,7 +68,7 @@ def memory_part(settings: Settings, shape: TraceShape = HOLES) -> Part:
 
 
 def peak_mb(shards: Path, shuffle: int, workers: int, batch_size: int) -> float:
-    """Return the most memory that this process and its workers held after any batch."""
+    """Return the maximum memory of this process and its workers after any batch."""
     loader = TraceLoader(
         shards,
         tokens="all",

@@ -1,8 +1,8 @@
-"""How long is it from a data set's path to the first batch in hand?
+"""How long does it take from a data set's path to the first batch?
 
-Bound by opening the index, starting workers, and one batch. Every turn makes a new loader, with the
-imports done and files in the page cache: over case A, and over a million small samples in a
-thousand shards, where whatever is done for each sample or shard at the start would show.
+Bound by opening the index, starting workers, and one batch. Every repeat makes a new loader, with
+modules imported and files in the page cache: over case A, and over a million small samples in a
+thousand shards, which shows any start-up work per sample or shard.
 """
 
 from __future__ import annotations
@@ -16,25 +16,24 @@ from typing import Any
 import numpy as np
 
 from wdsbench import TraceLoader
-from wdsbench.bench.data import SHAPES, SHARDS_NAME, Shape, make_shards, write_samples
+from wdsbench.bench.data import SHAPES, Shape, make_dataset, make_shards
 from wdsbench.bench.part import SHUFFLE, THREADS, WORKERS, Part, Settings
 from wdsbench.bench.timing import in_seconds
 from wdsbench.progress import Progress, no_progress
-from wdsbench.shards.format.index import INDEX_NAME
 from wdsbench.shards.read.index import DatasetIndex
-from wdsbench.shards.write.writer import MEGABYTE, DatasetWriter
+from wdsbench.shards.write.writer import MEGABYTE
 
 SHARD_SAMPLES = 1_000
 
-#: A thousand shards of a thousand samples: 2 GB, nearly all of it tar headers.
+#: A thousand shards of a thousand samples: 2 GB, mostly tar headers.
 MILLION = Shape("million", 1_000_000, 2, 8, 256)
 
-#: A member has a header block and here one block of data; a sample has two members.
+#: Two members per sample, each with one header block and one block of data.
 SMALL_SAMPLE_BYTES = 4 * 512
 
 
 def opening_part(settings: Settings, shape: Shape = SHAPES["A"], million: Shape = MILLION) -> Part:
-    """Return the seconds to the first batch, without workers and with two."""
+    """Return the seconds to the first batch, without workers and with two workers."""
     shape, million = shape.scaled(settings.scale), million.scaled(settings.scale)
     few = make_shards(shape, settings.data / shape.folder_name, settings.progress)
     many = make_many(million, settings.data / million.folder_name, settings.progress)
@@ -66,16 +65,10 @@ def opening_part(settings: Settings, shape: Shape = SHAPES["A"], million: Shape 
 
 
 def make_many(shape: Shape, folder: Path, progress: Progress = no_progress) -> Path:
-    """Make ``folder/shards``, shards of `SHARD_SAMPLES` small samples, and return it."""
-    shards = folder / SHARDS_NAME
-    if not (shards / INDEX_NAME).exists():
-        states = np.ones((shape.layers, 1, shape.features), np.float16)
-        write_samples(
-            DatasetWriter(shards, shard_mb=SHARD_SAMPLES * SMALL_SAMPLE_BYTES / MEGABYTE),
-            progress(range(shape.samples), shape.samples, f"writing shards of {shape.name}"),
-            lambda _: states,
-        )
-    return shards
+    """Create ``folder/shards``, shards of `SHARD_SAMPLES` small samples, and return its path."""
+    states = np.ones((shape.layers, 1, shape.features), np.float16)
+    shard_mb = SHARD_SAMPLES * SMALL_SAMPLE_BYTES / MEGABYTE
+    return make_dataset(folder, shape, shard_mb, lambda _: states, progress=progress)
 
 
 def _first_batch(shards: Path, batch_size: int, workers: int) -> Callable[[], float]:
@@ -87,7 +80,7 @@ def _first_batch(shards: Path, batch_size: int, workers: int) -> Callable[[], fl
         batches: Any = iter(loader)
         next(batches)
         taken = time.perf_counter() - start
-        batches.close()  # and the workers end with the loader, outside the time
+        batches.close()  # workers end with the loader, outside the measured time
         return taken
 
     return seconds

@@ -1,18 +1,18 @@
-"""How fast do whole traces come out of shards, padded, and how fast one token of each?
+"""How fast are whole traces read as padded batches, and how fast only their last token?
 
 Part B: batches ``[B, L, Tmax, D]`` with all tokens, bound by memory: a ``memcpy`` of the padded
-batch's float32 bytes. Part B-last: the same shards, of which only the last token of every layer is
-wanted; whoever reads whole members reads T times too much, so it is bound by what is *not* read.
-Rates count the bytes of the batches that come out, padding included.
+batch's float32 bytes. Part B-last: only the last token of every layer of the same shards; a reader
+of whole members reads T times too much. Rates count the bytes of the batches, padding included.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import Any
 
-from wdsbench import TraceLoader
+import torch
+
 from wdsbench.bench.ceiling import memcpy
 from wdsbench.bench.expert import ExpertTraces
 from wdsbench.bench.part import (
@@ -21,6 +21,7 @@ from wdsbench.bench.part import (
     WORKERS,
     Part,
     Settings,
+    loader_cases,
     measured_rates,
     rate_ratios,
 )
@@ -30,14 +31,12 @@ from wdsbench.bench.readers import (
     webdataset_tuned_last,
     webdataset_tuned_padded,
 )
-from wdsbench.bench.timing import Work, consumed
+from wdsbench.bench.timing import Work, consumed, states_in
 from wdsbench.bench.traces import TRACES, TraceShape, make_raw_traces, make_trace_shards
-
-Cases = dict[str, Callable[[], Work]]
 
 
 def padded_part(settings: Settings, shape: TraceShape = TRACES) -> Part:
-    """Return the rates of whole, padded traces."""
+    """Return the rates of whole traces, padded."""
     readers = _Readers(shape.scaled(settings.scale), settings)
     shape, shards, batch = readers.shape, readers.shards, readers.shape.batch_size
     sizes = (shape.layers, shape.features)
@@ -92,7 +91,7 @@ def last_part(settings: Settings, shape: TraceShape = TRACES) -> Part:
 
 
 class _Readers:
-    """What both parts share: data, loaders, the expert's map."""
+    """The data, the loaders and the expert's mapping, shared by both parts."""
 
     def __init__(self, shape: TraceShape, settings: Settings) -> None:
         folder = settings.data / shape.folder_name
@@ -119,24 +118,13 @@ class _Readers:
     def facts(self) -> dict[str, Any]:
         return {**asdict(self.shape), "threads": THREADS, "workers": WORKERS, "shuffle": SHUFFLE}
 
-    def ours(self, *, tokens: str, layout: str) -> Cases:
-        def case(threads: int, workers: int = 0) -> Callable[[], Work]:
-            made = TraceLoader(
-                self.shards,
-                tokens=tokens,
-                layout=layout,
-                batch_size=self.shape.batch_size,
-                shuffle=SHUFFLE,
-                threads=threads,
-                num_workers=workers,
-            )
-            return lambda: self.consumed(b.hidden for b in made if b.hidden is not None)
+    def ours(self, **arguments: str) -> dict[str, Callable[[], Work]]:
+        return loader_cases(
+            self.shards,
+            self.shape.batch_size,
+            lambda batches: self.consumed(states_in(batches)),
+            **arguments,
+        )
 
-        return {
-            "ours-t1": case(1),
-            "ours-t2": case(THREADS),
-            "ours-w2": case(1, workers=WORKERS),
-        }
-
-    def consumed(self, batches: Any) -> Work:
+    def consumed(self, batches: Iterable[torch.Tensor]) -> Work:
         return consumed(batches, self.shape.samples)

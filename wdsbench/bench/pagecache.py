@@ -1,4 +1,4 @@
-"""Dropping a file from the page cache, and seeing whether that worked. Linux, no root."""
+"""Dropping files from the page cache, and measuring the result. Linux only; needs no root."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from wdsbench.errors import WdsbenchError
 
 
 def drop(paths: Iterable[Path]) -> None:
-    """Ask the kernel to forget the files' pages; pages that somebody has mapped stay.
+    """Drop the files' pages from the page cache; pages mapped by a process stay.
 
     Raises:
-        WdsbenchError: This system has no such call.
+        WdsbenchError: The system does not support it.
     """
     if not hasattr(os, "posix_fadvise"):
-        raise WdsbenchError("reading from a cold page cache is measured on Linux only")
+        raise WdsbenchError("reads from a cold page cache can be measured on Linux only")
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
         try:
-            os.fsync(descriptor)  # a page that still has to be written cannot be dropped
+            os.fsync(descriptor)  # dirty pages cannot be dropped
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(descriptor)
 
 
 def resident_share(paths: Iterable[Path]) -> float:
-    """Return which share of the files' pages is in memory, by ``mincore(2)``, reading none.
+    """Return the share of the files' pages in memory, by ``mincore(2)``, without reading them.
 
     Raises:
         OSError: The call failed.
@@ -51,7 +51,7 @@ def resident_share(paths: Iterable[Path]) -> float:
                 ctypes.c_size_t(size),
                 ctypes.c_void_p(answer.ctypes.data),
             )
-            del view  # a map with views cannot be closed
+            del view  # a mapping with views cannot be closed
             if failed:
                 number = ctypes.get_errno()
                 raise OSError(number, os.strerror(number), str(path))

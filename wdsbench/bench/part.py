@@ -1,26 +1,27 @@
-"""What a part of a scenario is given, and what it gives: results, ratios, and how to show them."""
+"""A part of a scenario: its settings, its results and ratios, and how they are shown."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
+from wdsbench import Batch, TraceLoader
 from wdsbench.bench.timing import LEAST_EPOCHS, CaseResult, Work, interleaved
 from wdsbench.progress import Progress, no_progress
 
-#: A result's number that a part is about.
+#: The figure of a result that a part reports.
 Measure = Literal["gbps", "samples_per_s", "batches_per_s", "seconds", "memory_mb"]
 
-#: Decode threads of ours, threads of torch, worker processes, samples of a shuffle buffer.
+#: Decode threads and torch threads, worker processes, samples of a shuffle buffer.
 THREADS = 2
 WORKERS = 2
 SHUFFLE = 1000
 
-#: The loader on two decode threads: what "ours" means in a ratio.
+#: The case that "ours" refers to in a ratio: the loader on two decode threads.
 OURS = "ours-t2"
 
 
@@ -29,12 +30,12 @@ class Settings:
     """How to run a part.
 
     Attributes:
-        data: Folder for all data, each set in a folder of its own.
-        repeats: Of which the median counts.
+        data: Folder for all data, one subfolder per data set.
+        repeats: Number of repeats; figures are medians over them.
         scale: Share of the samples.
-        least_seconds: Of a repeat of a rate.
-        more_readers: Also the readers that are left out by default.
-        progress: Told what is being done.
+        least_seconds: Minimum duration of a repeat of a rate.
+        more_readers: True to include the readers that are left out by default.
+        progress: Reports what is running.
     """
 
     data: Path
@@ -51,14 +52,14 @@ class Part:
 
     Attributes:
         name: Prefix of its cases and ratios in the JSON.
-        title: One line for people: what was read.
-        results: One each case; the baseline first where there is one.
-        ratios: By name, without the prefix.
-        measure: The number that tables and plots show.
-        unit: Of that number.
-        baseline: The case that others are shown beside, or None.
-        facts: What the figures depend on, and what was seen beside them.
-        notes: Sentences for people.
+        title: One line that describes the data.
+        results: One result per case; the baseline first if there is one.
+        ratios: Ratios by name, without the prefix.
+        measure: The figure that tables and plots show.
+        unit: Unit of that figure.
+        baseline: The case that others are compared with, or None.
+        facts: Parameters and observations that the figures depend on.
+        notes: Sentences printed below the table.
     """
 
     name: str
@@ -72,12 +73,12 @@ class Part:
     notes: Sequence[str] = ()
 
     def value(self, name: str) -> float:
-        """Return the number of a case that the part is about."""
+        """Return the reported figure of a case."""
         return value_of(self.results, name, self.measure)
 
 
 def measured_rates(cases: Mapping[str, Callable[[], Work]], settings: Settings) -> list[CaseResult]:
-    """Return the rates of living readers, torch on as many threads as the others."""
+    """Return the rates of running readers, with torch on `THREADS` threads."""
     threads = torch.get_num_threads()
     torch.set_num_threads(THREADS)
     try:
@@ -92,11 +93,37 @@ def measured_rates(cases: Mapping[str, Callable[[], Work]], settings: Settings) 
         torch.set_num_threads(threads)
 
 
+def loader_cases(
+    shards: Path, batch_size: int, consume: Callable[[Iterable[Batch]], Work], **arguments: Any
+) -> dict[str, Callable[[], Work]]:
+    """Return the cases of the public iterator: one and two decode threads, two workers.
+
+    Args:
+        shards: Folder of the data set.
+        batch_size: Samples per batch.
+        consume: Iterates over one epoch.
+        arguments: Further arguments of `TraceLoader`.
+    """
+
+    def case(threads: int, workers: int) -> Callable[[], Work]:
+        loader = TraceLoader(
+            shards,
+            batch_size=batch_size,
+            shuffle=SHUFFLE,
+            threads=threads,
+            num_workers=workers,
+            **arguments,
+        )
+        return lambda: consume(loader)
+
+    return {"ours-t1": case(1, 0), OURS: case(THREADS, 0), "ours-w2": case(1, WORKERS)}
+
+
 def value_of(results: Sequence[CaseResult], name: str, measure: Measure) -> float:
-    """Return one number of one case.
+    """Return one figure of one case.
 
     Raises:
-        KeyError: There is no such case, or it has no such number.
+        KeyError: The case does not exist or does not have this figure.
     """
     found = [getattr(result, measure) for result in results if result.name == name]
     if len(found) != 1 or found[0] is None:
@@ -105,7 +132,7 @@ def value_of(results: Sequence[CaseResult], name: str, measure: Measure) -> floa
 
 
 def rate_ratios(results: Sequence[CaseResult], measure: Measure = "gbps") -> dict[str, float]:
-    """Return `OURS` over every other reader, and worker processes over none."""
+    """Return the ratios of `OURS` to every other reader, and of worker processes to none."""
     ours = value_of(results, OURS, measure)
     others = [result.name for result in results if not result.name.startswith("ours")]
     found = {f"ours_over_{name}": ours / value_of(results, name, measure) for name in others}

@@ -1,8 +1,8 @@
-"""The parts of ``wdsbench bench stream`` by name; those of ``graph`` are in `graph_parts`."""
+"""The parts of the scenarios by name, as ``wdsbench bench SCENARIO --cases`` accepts them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -16,29 +16,45 @@ from wdsbench.bench.padded import last_part, padded_part
 from wdsbench.bench.part import Part, Settings
 from wdsbench.bench.stream import stream_part
 
-Parts = Mapping[str, list[Callable[[Settings], Part]]]
-
-#: Word of ``--cases`` -> what it measures, in this order.
-PARTS: Parts = {
-    "A": [partial(stream_part, SHAPES["A"])],
-    "S": [partial(stream_part, SHAPES["S"])],
-    "B": [padded_part],
-    "B-last": [last_part],
-    "open": [opening_part],
-    "cold": [partial(cold_part, SHAPES["A"]), partial(cold_part, SHAPES["S"])],
-    "memory": [memory_part],
-    "gpu": [gpu_part],
-}
+Measure = Callable[[Settings], Part]
 
 #: Every part that this machine can run.
 ALL = "all"
 
 
-def named(words: list[str], parts: Parts = PARTS) -> list[Callable[[Settings], Part]]:
-    """Return what ``words`` ask for, in the order of ``parts``.
+def stream_parts() -> Mapping[str, Sequence[Measure]]:
+    """Return the parts of ``wdsbench bench stream``, in the order in which they run."""
+    return {
+        "A": [partial(stream_part, SHAPES["A"])],
+        "S": [partial(stream_part, SHAPES["S"])],
+        "B": [padded_part],
+        "B-last": [last_part],
+        "open": [opening_part],
+        "cold": [partial(cold_part, SHAPES["A"]), partial(cold_part, SHAPES["S"])],
+        "memory": [memory_part],
+        "gpu": [gpu_part],
+    }
+
+
+def graph_parts() -> Mapping[str, Sequence[Measure]]:
+    """Return the parts of ``wdsbench bench graph``, in the order in which they run."""
+    # These import torch-geometric, which the other scenario does not need.
+    from wdsbench.bench.edges import edges_part
+    from wdsbench.bench.gnn import gnn_part
+    from wdsbench.bench.graph import graph_part
+
+    return {"C": [graph_part], "edges": [edges_part], "gnn": [gnn_part]}
+
+
+#: Scenario -> its parts.
+SCENARIOS = {"stream": stream_parts, "graph": graph_parts}
+
+
+def named(words: list[str], parts: Mapping[str, Sequence[Measure]]) -> list[Measure]:
+    """Return the requested parts, in the order of ``parts``.
 
     Raises:
-        ValueError: A word is no part, or there is none.
+        ValueError: A word is not the name of a part, or there are no words.
     """
     unknown = [word for word in words if word not in parts and word != ALL]
     if unknown or not words:

@@ -1,4 +1,4 @@
-"""All parts of a run in one picture: a panel each, a bar for every case, a line at the baseline."""
+"""All parts of a run in one figure: one panel per part, one bar per case, a baseline line."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from matplotlib.figure import Figure
 from wdsbench.bench.part import Part
 from wdsbench.files import atomic_file
 
-# Okabe and Ito (2008): told apart with every common colour vision.
+# Okabe and Ito (2008): distinguishable with every common colour vision.
 OURS_COLOUR = "#0072B2"
 OTHER_COLOUR = "#B0B0B0"
 BASELINE_COLOUR = "#D55E00"
 
 WIDTH_INCHES = 8.0
 BAR_INCHES = 0.27
-#: Of a panel's title, axis and gaps.
+#: Height of a panel's title, axis and gaps.
 FRAME_INCHES = 1.0
 DOTS_PER_INCH = 150
 
-#: By suffix: neither dates nor versions of programs go into the file.
+#: Metadata by suffix: dates and program versions are left out of the file.
 METADATA: dict[str, dict[str, None]] = {
     "png": {"Software": None},
     "svg": {"Date": None, "Creator": None},
@@ -31,10 +31,10 @@ METADATA: dict[str, dict[str, None]] = {
 
 
 def check_plot_path(path: Path) -> None:
-    """Refuse a file name that no plot can have, before hours of measuring.
+    """Check the suffix of the plot file, before hours of measuring.
 
     Raises:
-        ValueError: Its suffix is not one of `METADATA`.
+        ValueError: The suffix is not in `METADATA`.
     """
     if path.suffix[1:] not in METADATA:
         allowed = ", ".join(f".{name}" for name in METADATA)
@@ -87,5 +87,5 @@ def _bars(part: Part) -> list[tuple[str, float]]:
 
 
 def _is_ours(name: str, part: Part) -> bool:
-    """Return whether a bar is of the loader; parts without a baseline hold nothing else."""
+    """Return True if a bar is one of ours; parts without a baseline have no others."""
     return part.baseline is None or name.startswith(("ours", "union"))

@@ -1,4 +1,4 @@
-"""The competitors: what people use today, written as their documentation shows it."""
+"""Competing readers: common practice, written as their documentation shows."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from numpy.typing import NDArray
 from torch.nn.functional import pad
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
-#: Of an npy member as NumPy writes it for arrays of few axes.
+#: Size of the npy header that NumPy writes for arrays of few axes.
 NPY_HEADER_BYTES = 128
 
 
 def webdataset_plain(shards: Path, batch_size: int) -> Iterator[torch.Tensor]:
-    """Yield one epoch as webdataset's documentation shows it: decode, to tuple, batched."""
+    """Yield one epoch as webdataset's documentation shows: decode, to tuple, batched."""
     for arrays, _ in _decoded(shards).batched(batch_size):
         yield torch.from_numpy(np.asarray(arrays)).float()
 
 
 def webdataset_plain_padded(shards: Path, batch_size: int) -> Iterator[torch.Tensor]:
-    """Yield one epoch ``[B, L, Tmax, D]``; webdataset does not pad, so each trace is by hand."""
+    """Yield one epoch ``[B, L, Tmax, D]``; padded by hand, since webdataset does not pad."""
     for samples in _decoded(shards).batched(batch_size, collation_fn=None):
         states = [torch.from_numpy(array).float() for array, _ in samples]
         longest = max(trace.shape[1] for trace in states)
@@ -32,7 +32,7 @@ def webdataset_plain_padded(shards: Path, batch_size: int) -> Iterator[torch.Ten
 
 
 def webdataset_plain_last(shards: Path, batch_size: int) -> Iterator[torch.Tensor]:
-    """Yield one epoch ``[B, L, D]``: the last token out of whole members."""
+    """Yield one epoch ``[B, L, D]``: the last token of whole members."""
     for samples in _decoded(shards).batched(batch_size, collation_fn=None):
         yield torch.from_numpy(np.stack([array[:, -1] for array, _ in samples])).float()
 
@@ -40,7 +40,7 @@ def webdataset_plain_last(shards: Path, batch_size: int) -> Iterator[torch.Tenso
 def webdataset_tuned(
     shards: Path, batch_size: int, shape: tuple[int, ...]
 ) -> Iterator[torch.Tensor]:
-    """Yield one epoch tuned by hand: bytes by ``frombuffer``, halves stacked, one ``float()``."""
+    """Yield one epoch tuned by hand: ``frombuffer``, float16 stacked, one ``float()``."""
     for halves in _halves(shards, batch_size, shape):
         yield torch.stack(halves).float()
 
@@ -48,7 +48,7 @@ def webdataset_tuned(
 def webdataset_tuned_padded(
     shards: Path, batch_size: int, layers: int, features: int
 ) -> Iterator[torch.Tensor]:
-    """Yield one epoch ``[B, L, Tmax, D]``: each half widened straight into its place."""
+    """Yield one epoch ``[B, L, Tmax, D]``: each trace widened directly into the batch."""
     for halves in _halves(shards, batch_size, (layers, -1, features)):
         longest = max(trace.shape[1] for trace in halves)
         batch = torch.empty(len(halves), layers, longest, features)
@@ -61,19 +61,19 @@ def webdataset_tuned_padded(
 def webdataset_tuned_last(
     shards: Path, batch_size: int, layers: int, features: int
 ) -> Iterator[torch.Tensor]:
-    """Yield one epoch ``[B, L, D]``: only the last token's halves are stacked and widened."""
+    """Yield one epoch ``[B, L, D]``: only the last tokens are stacked and widened."""
     for halves in _halves(shards, batch_size, (layers, -1, features)):
         yield torch.stack([trace[:, -1] for trace in halves]).float()
 
 
 def webdataset_workers(shards: Path, batch_size: int, workers: int) -> DataLoader[torch.Tensor]:
-    """Return `webdataset_plain` in living worker processes; whole shards are dealt to them."""
+    """Return `webdataset_plain` in persistent worker processes that split the shards."""
     batches = _decoded(shards).batched(batch_size).map(_first_as_float)
     return DataLoader(batches, batch_size=None, num_workers=workers, persistent_workers=True)
 
 
 class PtIterable(IterableDataset[tuple[torch.Tensor, float]]):
-    """Samples out of ``.pt`` files, one file after the other; workers take turns at the files."""
+    """Samples of ``.pt`` files in order; the files are split among the workers."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class PtIterable(IterableDataset[tuple[torch.Tensor, float]]):
 
 
 class PtMap(Dataset[tuple[torch.Tensor, float]]):
-    """Samples out of ``.pt`` files by number; the file read last is kept."""
+    """Samples of ``.pt`` files by number; the last file read is cached."""
 
     def __init__(self, folder: Path, samples: int, file_samples: int) -> None:
         self._files = sorted(folder.glob("*.pt"))
@@ -118,7 +118,7 @@ def pt_iterable(folder: Path, batch_size: int) -> Iterator[torch.Tensor]:
 
 
 def pt_iterable_workers(folder: Path, batch_size: int, workers: int) -> DataLoader[Any]:
-    """Return a loader of (states, labels) whose living workers read the ``.pt`` files."""
+    """Return a loader of (states, labels) with persistent workers over the ``.pt`` files."""
     dataset = PtIterable(folder)
     return DataLoader(dataset, batch_size=batch_size, num_workers=workers, persistent_workers=True)
 
@@ -136,7 +136,7 @@ def states_of(loader: DataLoader[Any]) -> Iterator[torch.Tensor]:
 
 
 def shuffled_samples(shards: Path) -> Any:
-    """Return webdataset's stream of one epoch: dicts of members' bytes, through a buffer."""
+    """Return webdataset's shuffled stream of one epoch: dicts of members' bytes."""
     urls = [str(path) for path in sorted(shards.glob("*.tar"))]
     return webdataset.WebDataset(urls, shardshuffle=len(urls), seed=0).shuffle(1000)
 

@@ -1,4 +1,4 @@
-"""What a benchmark leaves: a table for people, one line of JSON for machines."""
+"""The report of a benchmark: a table, and one line of JSON."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from wdsbench.cores import usable_cores
 
 
 def machine() -> dict[str, Any]:
-    """Return what the figures depend on and a reader cannot see."""
+    """Return the machine and software versions that the figures depend on."""
     return {
         "commit": _commit(),
         "cpu": _cpu_name(),
@@ -38,7 +38,7 @@ def machine() -> dict[str, Any]:
 
 
 def as_json(scenario: str, parts: Sequence[Part], settings: Settings) -> dict[str, Any]:
-    """Return the last line of a benchmark: cases and ratios, each named ``PART/NAME``."""
+    """Return the JSON of a benchmark: cases and ratios, each named ``PART/NAME``."""
     return {
         "scenario": scenario,
         "machine": machine(),
@@ -72,7 +72,7 @@ def as_json(scenario: str, parts: Sequence[Part], settings: Settings) -> dict[st
 
 
 def print_part(part: Part, console: Console) -> None:
-    """Print one part's table, every number of its unit beside the baseline's, then its notes."""
+    """Print the table of one part, with ratios to its baseline, then its notes."""
     baseline = None if part.baseline is None else part.value(part.baseline)
     table = Table()
     for column, _ in _cells(part.results[0], part, baseline):
@@ -87,7 +87,7 @@ def print_part(part: Part, console: Console) -> None:
 
 
 def _cells(result: CaseResult, part: Part, baseline: float | None) -> list[tuple[str, str]]:
-    """Return (column, text) of one row; a part has the columns that its measure needs."""
+    """Return (column, text) of one row; the columns depend on the part's measure."""
     cells = [("case", result.name)]
     if part.measure in ("seconds", "memory_mb"):
         digits = ".4f" if part.measure == "seconds" else ",.1f"
@@ -121,8 +121,8 @@ def _number(value: float | None, digits: str) -> str:
 
 
 def _commit() -> str | None:
-    """Return the commit of the checkout that this package is run from, ``-dirty`` behind it where
-    files differ; None elsewhere.
+    """Return the commit of the checkout that this package runs from, with ``-dirty`` if files
+    differ; None outside a checkout.
     """
     git, package = shutil.which("git"), Path(wdsbench.__file__).parent
 
@@ -134,7 +134,7 @@ def _commit() -> str | None:
         )
         return done.stdout.strip() if done.returncode == 0 else None
 
-    # An installed package may lie in the environment of somebody else's checkout.
+    # An installed package may be inside an unrelated checkout.
     if answer("ls-files", "--error-unmatch", "__init__.py") is None:
         return None
     return answer("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")

@@ -1,11 +1,11 @@
 """How fast do batches come out of shards? Bound by memory: a ``memcpy`` of the same float32 bytes.
 
-Parts A and S. Cases: ``memcpy`` (one thread, out of cache) is the ceiling of anything that writes
-each float once after reading it as a float; ``kernel`` is the C++ decode from page cache to one
-buffer without Python, ``kernel-pread`` the same by ``pread`` instead of a map; ``ours-t1``,
-``ours-t2``, ``ours-w2`` are the public iterator with shuffle, labels and ids, on one and two decode
-threads and with two worker processes; ``expert`` the fifteen lines of ``bench/expert.py`` on two
-threads; then what people use today. ``pt-map`` reads a whole file for nearly every sample, so it is
+Parts A and S. Cases: ``memcpy`` (one thread, out of cache) is the ceiling of any reader that copies
+float32; ``kernel`` is the C++ decode from page cache to one buffer without Python,
+``kernel-pread`` the same with ``pread`` instead of a mapping; ``ours-t1``, ``ours-t2``,
+``ours-w2`` are the public iterator with shuffle, labels and ids, on one and two decode threads and
+with two worker processes; ``expert`` is the fifteen lines of ``bench/expert.py`` on two threads;
+the others are common practice. ``pt-map`` reads a whole file for nearly every sample, so it is
 stopped after a share of its epoch.
 """
 
@@ -15,7 +15,6 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from wdsbench import TraceLoader
 from wdsbench.bench.ceiling import memcpy
 from wdsbench.bench.data import PT_SAMPLES, Shape, make_pt, make_raw, make_shards
 from wdsbench.bench.expert import ExpertReader
@@ -26,6 +25,7 @@ from wdsbench.bench.part import (
     WORKERS,
     Part,
     Settings,
+    loader_cases,
     measured_rates,
     rate_ratios,
 )
@@ -39,14 +39,14 @@ from wdsbench.bench.readers import (
     webdataset_tuned,
     webdataset_workers,
 )
-from wdsbench.bench.timing import Work, consumed
+from wdsbench.bench.timing import Work, consumed, states_in
 
-#: Of ``pt-map``, a turn.
+#: Duration of a repeat of ``pt-map``.
 PT_MAP_SECONDS = 1.5
 
 
 def stream_part(shape: Shape, settings: Settings) -> Part:
-    """Return the rates of all cases over ``shape``, whose data is made where it is missing."""
+    """Return the rates of all cases over ``shape``; missing data is created."""
     shape = shape.scaled(settings.scale)
     folder = settings.data / shape.folder_name
     results = measured_rates(_cases(shape, folder, settings), settings)
@@ -67,21 +67,13 @@ def _cases(shape: Shape, folder: Path, settings: Settings) -> dict[str, Callable
     states = (shape.layers, shape.features)
     batch, samples = shape.batch_size, shape.samples
 
-    def loader(threads: int, workers: int = 0) -> Callable[[], Work]:
-        made = TraceLoader(
-            shards, batch_size=batch, shuffle=SHUFFLE, threads=threads, num_workers=workers
-        )
-        return lambda: consumed((b.hidden for b in made if b.hidden is not None), samples)
-
     expert = ExpertReader(raw, states, batch)
     by_number = PtMap(pt, samples, PT_SAMPLES)
     cases: dict[str, Callable[[], Work]] = {
         "memcpy": memcpy(),
         "kernel": Kernel(shape, shards, "map"),
         "kernel-pread": Kernel(shape, shards, "pread"),
-        "ours-t1": loader(1),
-        "ours-t2": loader(THREADS),
-        "ours-w2": loader(1, workers=WORKERS),
+        **loader_cases(shards, batch, lambda batches: consumed(states_in(batches), samples)),
         "expert": lambda: consumed((states for states, _ in expert), samples),
         "webdataset": lambda: consumed(webdataset_plain(shards, batch), samples),
         "webdataset-tuned": lambda: consumed(webdataset_tuned(shards, batch, states), samples),

@@ -1,10 +1,10 @@
-"""Interleaved timing: every case in turn, again and again, so that a slow moment hits them all."""
+"""Interleaved timing: the cases take turns, so that a slow moment of the machine affects all."""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -13,26 +13,27 @@ import torch
 from wdsbench.bench.footprint import footprint_mb
 from wdsbench.errors import WdsbenchError
 from wdsbench.progress import Progress, no_progress
+from wdsbench.records import Batch
 
 T = TypeVar("T")
 
-#: Of a living loader, over all repeats together (design, section 8): an epoch may last a tenth of a
-#: second, and its first batches are not like the others.
+#: Minimum number of epochs over all repeats: an epoch may last a tenth of a second, and its first
+#: batches differ from the others.
 LEAST_EPOCHS = 10
 
-#: After which a repeat begins no further epoch for the sake of their number.
+#: After this time a repeat starts no further epoch to reach their minimum number.
 MOST_SECONDS = 4.0
 
 
 @dataclass(frozen=True)
 class Work:
-    """What one turn of a case handed out.
+    """The amount of data that one run of a case produced.
 
     Attributes:
-        samples: Samples; 0 where the case has none.
+        samples: Number of samples; 0 if the case has none.
         float_bytes: Bytes of their float32 batches.
         epochs: 1, or the share of an epoch after which a slow reader was stopped.
-        batches: Batches; 0 where nobody asks for their rate.
+        batches: Number of batches; 0 if their rate is not reported.
     """
 
     samples: int
@@ -43,19 +44,19 @@ class Work:
 
 @dataclass(frozen=True)
 class CaseResult:
-    """One case, medians over repeats; None is what the case does not have.
+    """One case, medians over repeats; a figure that the case does not have is None.
 
     Attributes:
-        name: Of the case.
+        name: Name of the case.
         spread: (largest - smallest) / median over the repeats.
-        repeats: How many.
-        gbps: GB/s (1e9 bytes) of float32 batches, or of what the part says it counts.
-        samples_per_s: Samples a second.
-        batches_per_s: Batches a second.
-        seconds: Of a case that is not a rate.
-        epochs: Epochs that were timed, all repeats together.
+        repeats: Number of repeats.
+        gbps: GB/s (1e9 bytes) of float32 batches, or of the part's unit.
+        samples_per_s: Samples per second.
+        batches_per_s: Batches per second.
+        seconds: Duration, for a case that is not a rate.
+        epochs: Number of timed epochs in all repeats.
         memory_mb: Anonymous and shared memory of this process and its workers after the case, or
-            what the part says, in MB (1e6 bytes).
+            in the part's definition, in MB (1e6 bytes).
     """
 
     name: str
@@ -79,13 +80,7 @@ class _Repeat:
 def consumed(
     batches: Iterable[torch.Tensor], samples: int, *, most_seconds: float | None = None
 ) -> Work:
-    """Take every batch and drop it, as a trainer that costs nothing; `consumed_sizes` has the rest.
-
-    Args:
-        batches: One epoch.
-        samples: What an epoch holds.
-        most_seconds: After which no further batch is taken.
-    """
+    """Iterate over all batches and drop them; arguments as in `consumed_sizes`."""
     sizes = ((len(states), states.numel() * 4) for states in batches)
     return consumed_sizes(sizes, samples, most_seconds=most_seconds)
 
@@ -93,16 +88,16 @@ def consumed(
 def consumed_sizes(
     sizes: Iterable[tuple[int, int]], samples: int, *, most_seconds: float | None = None
 ) -> Work:
-    """Take batch after batch, of which only the sizes are looked at.
+    """Return the total of one epoch's batches.
 
     Args:
         sizes: (samples, bytes) of every batch of one epoch.
-        samples: What an epoch holds.
-        most_seconds: After which no further batch is taken: a share of the epoch is enough for the
-            rate of a reader whose batches all cost the same.
+        samples: Number of samples of an epoch.
+        most_seconds: Time after which iteration stops: a share of the epoch suffices for the rate
+            of a reader whose batches all cost the same.
 
     Raises:
-        WdsbenchError: The epoch ended with more samples or fewer: its rate would be a lie.
+        WdsbenchError: The epoch ended with another number of samples.
     """
     start = time.perf_counter()
     seen = float_bytes = batches = 0
@@ -114,8 +109,13 @@ def consumed_sizes(
             break
     else:
         if seen != samples:
-            raise WdsbenchError(f"a reader gave {seen} samples in an epoch of {samples}")
+            raise WdsbenchError(f"a reader returned {seen} samples; an epoch has {samples}")
     return Work(seen, float_bytes, seen / samples, batches)
+
+
+def states_in(batches: Iterable[Batch]) -> Iterator[torch.Tensor]:
+    """Yield the hidden states of batches."""
+    return (batch.hidden for batch in batches if batch.hidden is not None)
 
 
 def take_turns(
@@ -125,7 +125,7 @@ def take_turns(
     progress: Progress = no_progress,
     what: str = "measuring",
 ) -> dict[str, list[T]]:
-    """Return what each case returned in each repeat; in a repeat every case has one turn."""
+    """Return the results of each case; every case runs once per repeat, one after the other."""
     found: dict[str, list[T]] = {name: [] for name in cases}
     for _ in progress(range(repeats), repeats, what):
         for name, case in cases.items():
@@ -141,11 +141,10 @@ def interleaved(
     least_epochs: int = 1,
     progress: Progress = no_progress,
 ) -> list[CaseResult]:
-    """Return every case's rates; ``case()`` runs one epoch of a living reader.
+    """Return the rates of all cases; ``case()`` runs one epoch of a reader that stays open.
 
-    After one epoch of warm-up each, every repeat runs whole epochs of every case for at least
-    ``least_seconds``, and until all repeats together will have run ``least_epochs``; for the latter
-    no longer than `MOST_SECONDS`.
+    After one epoch of warm-up, every repeat runs whole epochs of a case for at least
+    ``least_seconds`` and its share of ``least_epochs``, the latter for at most `MOST_SECONDS`.
     """
     for case in progress(cases.values(), len(cases), "warming up"):
         case()
@@ -159,7 +158,7 @@ def interleaved(
 def in_seconds(
     cases: Mapping[str, Callable[[], float]], *, repeats: int, progress: Progress = no_progress
 ) -> list[CaseResult]:
-    """Return medians of what ``case()`` returns, in seconds, after one turn of warm-up each."""
+    """Return the medians of the seconds that ``case()`` returns, after one warm-up run each."""
     for case in progress(cases.values(), len(cases), "warming up"):
         case()
     return [
@@ -169,7 +168,7 @@ def in_seconds(
 
 
 def spread(values: Sequence[float]) -> float:
-    """Return (largest - smallest) / median; 0 where the median is 0."""
+    """Return (largest - smallest) / median, or 0 if the median is 0."""
     middle = statistics.median(values)
     return (max(values) - min(values)) / middle if middle else 0.0
 
@@ -189,7 +188,7 @@ def _repeat_of(
             float_bytes += work.float_bytes
             batches += work.batches
             epochs += work.epochs
-            # A reader that is stopped early is one whose epochs nobody can wait for.
+            # A reader that was stopped early needs no whole epochs.
             more_epochs = work.epochs == 1 and turns < least_turns and seconds < MOST_SECONDS
             if seconds >= least_seconds and not more_epochs:
                 total = Work(samples, float_bytes, epochs, batches)

@@ -43,25 +43,21 @@ def command(
 
     Makes its data: 3 GB for A and for S, 4 GB for B, 2 GB for open, 0.4 GB for C.
     """
+    from wdsbench.bench import parts
     from wdsbench.bench.part import Settings
-    from wdsbench.bench.parts import named
     from wdsbench.bench.plot import check_plot_path, plot_parts
     from wdsbench.bench.report import as_json, print_part
     from wdsbench.files import write_json
 
     if scenario not in SCENARIOS:
         raise ValueError(f"scenario {scenario!r} is not one of {', '.join(SCENARIOS)}")
-    if scenario == "graph":
-        # Brings torch-geometric, which stream can do without.
-        from wdsbench.bench.graph_parts import PARTS
-    else:
-        from wdsbench.bench.parts import PARTS
-    wanted = named(all_words([SCENARIOS[scenario] if cases is None else cases]), PARTS)
+    parts_of = parts.SCENARIOS[scenario]()
+    wanted = parts.named(all_words([SCENARIOS[scenario] if cases is None else cases]), parts_of)
     if not 0 < scale <= 1 or repeats < 1:
         raise ValueError(f"--scale {scale} must be in (0, 1] and --repeats {repeats} at least 1")
     if plot is not None:
         check_plot_path(plot)
-    parts = []
+    measured = []
     with tempfile.TemporaryDirectory() as temporary:
         settings = Settings(
             data=data or Path(temporary),
@@ -74,10 +70,10 @@ def command(
             gc.collect()  # what the last part held would slow the forks of the next
             part = measure(settings)
             print_part(part, stdout)
-            parts.append(part)
-    report = as_json(scenario, parts, settings)
+            measured.append(part)
+    report = as_json(scenario, measured, settings)
     if out is not None:
         write_json(out, report)
     if plot is not None:
-        plot_parts(plot, parts)
+        plot_parts(plot, measured)
     print_json(report)
