@@ -64,7 +64,7 @@ def test_a_share_of_an_epoch_is_counted_as_one() -> None:
 
 @pytest.mark.parametrize("samples", [3, 5])
 def test_a_reader_that_loses_samples_is_an_error(samples: int) -> None:
-    with pytest.raises(WdsbenchError, match=f"gave 4 samples in an epoch of {samples}"):
+    with pytest.raises(WdsbenchError, match=f"returned 4 samples; an epoch has {samples}"):
         consumed([torch.zeros(4, 2)], samples)
 
 
