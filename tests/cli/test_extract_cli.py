@@ -14,8 +14,9 @@ from wdsbench.cli.main import main
 from wdsbench.records import Trace
 from wdsbench.shards.format.names import split_of_question
 from wdsbench.shards.read.index import DatasetIndex
-from wdsbench.traces.files import SCORES_NAME, expand_patterns
+from wdsbench.traces.files import expand_patterns
 from wdsbench.traces.read import read_traces
+from wdsbench.traces.scores import SCORES_NAME
 
 QUESTIONS = "question_id,question,reference\na,red green,blue\nb,who is the one ?,red\n"
 

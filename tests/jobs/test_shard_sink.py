@@ -18,7 +18,7 @@ from wdsbench.llm.questions import Question
 from wdsbench.llm.score import score_traces
 from wdsbench.pack import PackOptions, pack
 from wdsbench.shards.read.index import DatasetIndex
-from wdsbench.traces.files import SCORES_NAME
+from wdsbench.traces.scores import SCORES_NAME
 
 QUESTIONS = make_questions(16)
 #: Every sample its own shard.

@@ -22,7 +22,7 @@ from wdsbench.llm.extract import ExtractReport, extract
 from wdsbench.llm.questions import Question
 from wdsbench.llm.score import score_traces
 from wdsbench.pack import pack
-from wdsbench.traces.files import SCORES_NAME
+from wdsbench.traces.scores import SCORES_NAME
 
 #: Runs extractions in children, which it kills: one interpreter for them all.
 KILLER = Path(__file__).with_name("killer.py")

@@ -16,7 +16,7 @@ from wdsbench.errors import ScoreError, TraceError
 from wdsbench.llm.abstain import Abstentions
 from wdsbench.llm.questions import Question
 from wdsbench.llm.score import ScoreOptions, score_traces
-from wdsbench.pack.scores import read_scores
+from wdsbench.traces.scores import read_scores
 
 
 def write(path: Path, **answers: str) -> None:

@@ -19,14 +19,12 @@ from llm.tiny import make_model, make_questions, make_tokenizer
 
 from wdsbench import TraceLoader
 from wdsbench.errors import ScoreError
-from wdsbench.llm import score
 from wdsbench.llm.decode import Decoding
 from wdsbench.llm.extract import extract
 from wdsbench.llm.measures import exact_match, token_f1
 from wdsbench.llm.questions import Question
 from wdsbench.llm.score import ScoreOptions, score_traces
 from wdsbench.pack import PackOptions, pack
-from wdsbench.pack import scores as read
 from wdsbench.pack.relabel import relabel
 from wdsbench.pack.unpack import unpack
 from wdsbench.shards.read.index import DatasetIndex
@@ -191,11 +189,3 @@ def test_some_of_the_files_of_numbered_traces(tmp_path: Path) -> None:
     report = relabel(tmp_path / "out", tmp_path / "scores.csv", score_column="token_f1")
     assert (report.samples, report.unused) == (15, 36 - 15)
     assert_true(tmp_path / "out", questions, token_f1)
-
-
-def test_both_rooms_mean_the_same_columns() -> None:
-    assert (score.ID_COLUMN, score.TRACE_COLUMN, score.ABSTAINED_COLUMN) == (
-        read.ID_COLUMN,
-        read.TRACE_COLUMN,
-        read.ABSTAINED_COLUMN,
-    )

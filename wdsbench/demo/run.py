@@ -24,6 +24,7 @@ from wdsbench.llm.questions import read_questions
 from wdsbench.llm.score import score_traces
 from wdsbench.pack import PackOptions, pack
 from wdsbench.progress import Progress, no_progress
+from wdsbench.traces.scores import SCORES_NAME
 from wdsbench.train.config import TrainConfig
 from wdsbench.train.results import RESULTS_NAME, Results, load_results
 from wdsbench.train.run import result_files, train
@@ -34,7 +35,6 @@ QUESTIONS = HOME / "questions.jsonl.gz"
 
 STATE_NAME = "demo.json"
 TRACES_NAME = "traces_data"
-SCORES_NAME = "ground_truth_scores.csv"
 SHARDS_NAME = "shards"
 RUNS_NAME = "runs"
 

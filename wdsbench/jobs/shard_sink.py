@@ -25,7 +25,7 @@ from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.shards.write.claim import FolderClaim
 from wdsbench.shards.write.journal import JOURNAL_NAME as SHARDS_JOURNAL_NAME
 from wdsbench.shards.write.shard import is_whole
-from wdsbench.traces.files import SCORES_NAME
+from wdsbench.traces.scores import SCORES_NAME
 
 
 class ShardSink:

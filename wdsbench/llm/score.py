@@ -12,8 +12,6 @@ for a score only where it is asked for by name.
 
 from __future__ import annotations
 
-import csv
-import io
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +22,7 @@ import numpy as np
 import xxhash
 
 from wdsbench.errors import ScoreError
-from wdsbench.files import atomic_file, require_file_place
+from wdsbench.files import require_file_place, write_whole
 from wdsbench.llm.abstain import Abstentions
 from wdsbench.llm.agreement import Agreement, agreements
 from wdsbench.llm.measures import MEASURES, exact_match, normalise_answer, rouge_l, token_f1
@@ -33,6 +31,7 @@ from wdsbench.progress import Progress, no_progress
 from wdsbench.records import Trace
 from wdsbench.traces.files import expand_patterns
 from wdsbench.traces.read import read_traces
+from wdsbench.traces.scores import ABSTAINED_COLUMN, ID_COLUMN, TRACE_COLUMN, scores_csv
 
 __all__ = (
     "ScoreOptions",
@@ -44,9 +43,6 @@ __all__ = (
     "token_f1",
 )
 
-ID_COLUMN: Final = "question_id"
-TRACE_COLUMN: Final = "trace"
-ABSTAINED_COLUMN: Final = "abstained"
 #: What may become of an abstention's scores, a number apart.
 ABSTENTION_SCORES: Final = ("keep", "none")
 _NAMED_IDS: Final = 5  # an error names this many ids
@@ -279,22 +275,18 @@ def _write_rows(
     *,
     several: bool,
 ) -> None:
-    out_csv.parent.mkdir(parents=True, exist_ok=True)
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    traces = [TRACE_COLUMN] if several else []
-    writer.writerow([ID_COLUMN, *traces, *columns, ABSTAINED_COLUMN])
-    for row, answer in enumerate(answers):
-        writer.writerow(
+    rows = (
+        (
+            answer.question_id,
+            answer.trace,
             [
-                answer.question_id,
-                *([answer.trace] if several else []),
                 *(_cell(name, float(values[row])) for name, values in columns.items()),
                 int(abstained[row]),
-            ]
+            ],
         )
-    with atomic_file(out_csv) as raw:
-        raw.write(text.getvalue().encode())
+        for row, answer in enumerate(answers)
+    )
+    write_whole(out_csv, scores_csv([*columns, ABSTAINED_COLUMN], rows, numbered=several))
 
 
 def _cell(name: str, value: float) -> str:

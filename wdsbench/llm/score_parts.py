@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import csv
-import io
 from collections.abc import Sequence
 from pathlib import Path
 
 import xxhash
 
 from wdsbench.errors import ScoreError
-from wdsbench.files import atomic_file
+from wdsbench.files import write_whole
 from wdsbench.llm.questions import Question
-from wdsbench.llm.score import TRACE_COLUMN, score_traces
+from wdsbench.llm.score import score_traces
+from wdsbench.traces.scores import TRACE_COLUMN, scores_csv
 
 _END = ".scores.csv"
 
@@ -45,16 +45,13 @@ def join_parts(parts: Sequence[Path], out_csv: Path) -> None:
         with part.open(newline="", encoding="utf-8") as file:
             tables.append(list(csv.reader(file)))
     several = any(TRACE_COLUMN in header for header, *_ in tables)
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    for number, (header, *rows) in enumerate(tables):
-        # A file without the column has traces of number 0 alone.
-        lacks = several and TRACE_COLUMN not in header
-        if number == 0:
-            writer.writerow([header[0], TRACE_COLUMN, *header[1:]] if lacks else header)
-        writer.writerows([row[0], "0", *row[1:]] if lacks else row for row in rows)
-    with atomic_file(out_csv) as raw:
-        raw.write(text.getvalue().encode())
+    columns: list[str] = []
+    joined: list[tuple[str, int, list[str]]] = []
+    for header, *rows in tables:
+        first = 2 if TRACE_COLUMN in header else 1  # without the column all are trace 0
+        joined += [(row[0], int(row[1]) if first == 2 else 0, row[first:]) for row in rows]
+        columns = header[first:]
+    write_whole(out_csv, scores_csv(columns, joined, numbered=several))
 
 
 def remove_parts(folder: Path) -> None:

@@ -22,13 +22,13 @@ from wdsbench.pack.prepare import Preparer
 from wdsbench.pack.reduce import fit_reduction, load_reduction, parse_reduce
 from wdsbench.pack.resume import run_of
 from wdsbench.pack.run import PackReport, PackRun
-from wdsbench.pack.scores import read_scores
 from wdsbench.pack.workers import prepared_files
 from wdsbench.progress import Progress, no_progress
 from wdsbench.records import Trace
 from wdsbench.shards.format.names import split_of_question, splits_of_files
 from wdsbench.traces.files import expand_patterns
 from wdsbench.traces.read import read_traces
+from wdsbench.traces.scores import read_scores
 
 __all__ = ["PackReport", "pack"]
 

@@ -10,8 +10,8 @@ import xxhash
 
 from wdsbench.errors import ScoreError
 from wdsbench.pack.options import PackOptions
-from wdsbench.pack.scores import ScoreTable, label_of
 from wdsbench.records import Trace
+from wdsbench.traces.scores import ScoreTable, label_of
 
 if TYPE_CHECKING:  # processes that read files do without the index
     from wdsbench.shards.format.index import LabelsEntry

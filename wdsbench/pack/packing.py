@@ -35,11 +35,11 @@ from wdsbench.pack.order import OrderJudge
 from wdsbench.pack.prepare import Prepared, Preparer
 from wdsbench.pack.resume import run_of
 from wdsbench.pack.run import PackReport, PackRun
-from wdsbench.pack.scores import read_scores
 from wdsbench.records import Trace
 from wdsbench.shards.format.names import split_of_question
 from wdsbench.shards.write.journal import JOURNAL_NAME
 from wdsbench.shards.write.writer import DatasetWriter
+from wdsbench.traces.scores import read_scores
 
 
 class Packing:

@@ -19,7 +19,6 @@ from wdsbench.pack.labels import Judge
 from wdsbench.pack.options import PackOptions
 from wdsbench.pack.reduce import Reduction
 from wdsbench.pack.refusal import refusal
-from wdsbench.pack.scores import ScoreTable
 from wdsbench.pack.states import half_states
 from wdsbench.pack.tally import LayerTotals
 from wdsbench.records import Trace
@@ -27,6 +26,7 @@ from wdsbench.shards.format.kinds import HIDDEN, HIDDEN_SCALE
 from wdsbench.shards.format.members import npy_pieces
 from wdsbench.shards.format.tar import Pieces
 from wdsbench.traces.read import read_traces
+from wdsbench.traces.scores import ScoreTable
 
 
 @dataclass(frozen=True)

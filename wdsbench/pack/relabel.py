@@ -10,10 +10,10 @@ import numpy as np
 
 from wdsbench.errors import ScoreError
 from wdsbench.pack.labels import labels_entry, listed
-from wdsbench.pack.scores import ScoreTable, label_of, read_scores
 from wdsbench.shards.format.index import IndexFile
 from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.shards.write.labels import RowLabels, replace_labels
+from wdsbench.traces.scores import ScoreTable, label_of, read_scores
 
 MISSING_SCORE = ("error", "keep")
 

@@ -10,7 +10,6 @@ same shards, byte for byte.
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import math
@@ -26,7 +25,6 @@ from numpy.typing import NDArray
 
 from wdsbench.errors import PackError, ShardError
 from wdsbench.files import write_whole
-from wdsbench.pack.scores import DEFAULT_SCORE_COLUMN, ID_COLUMN, TRACE_COLUMN, label_of
 from wdsbench.progress import Progress, no_progress
 from wdsbench.shards.format.kinds import (
     ATTENTION,
@@ -44,6 +42,7 @@ from wdsbench.shards.format.kinds import (
 from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.traces.check import REMARK_ANSWER_STATES
 from wdsbench.traces.npz import write_npz
+from wdsbench.traces.scores import DEFAULT_SCORE_COLUMN, label_of, scores_csv
 from wdsbench.traces.write import write_traces
 
 FORMATS = ("npz", "pkl")
@@ -289,18 +288,12 @@ def _scores(index: DatasetIndex, shards: list[int]) -> bytes | None:
     texts = _texts(scores, index.columns["label"][rows], threshold)
     questions = index.question_ids(rows)
     several = len(set(zip(questions, texts, strict=True))) > len(set(questions))
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     column = (entry and entry.column) or DEFAULT_SCORE_COLUMN
-    writer.writerow([ID_COLUMN, *([TRACE_COLUMN] if several else []), column])
-    if several:
-        numbers = index.columns["trace"][rows].tolist()
-        lines = zip(questions, numbers, texts, strict=True)
-        writer.writerows(line for line, has in zip(lines, known.tolist(), strict=True) if has)
-    else:
-        of_question = dict(zip(questions, texts, strict=True))
-        writer.writerows((question, score) for question, score in of_question.items() if score)
-    return text.getvalue().encode()
+    numbers = index.columns["trace"][rows].tolist()
+    lines = [line for line in zip(questions, numbers, texts, strict=True) if line[2]]
+    if not several:
+        lines = list({line[0]: line for line in lines}.values())
+    return scores_csv([column], [(*line[:2], line[2:]) for line in lines], numbered=several)
 
 
 def _texts(

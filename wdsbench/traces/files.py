@@ -11,6 +11,7 @@ from typing import BinaryIO, Final, cast
 from isal import igzip
 
 from wdsbench.errors import TraceError
+from wdsbench.traces.scores import SCORES_NAME
 
 PICKLE_SUFFIXES: Final = (".pkl", ".pickle", ".pkl.gz", ".pickle.gz")
 TENSOR_SUFFIXES: Final = (".pt", ".pth")
@@ -24,7 +25,6 @@ SUFFIXES: Final = {
 }
 JOURNAL_NAME: Final = "journal.jsonl"
 FAILURES_NAME: Final = "failures.jsonl"
-SCORES_NAME: Final = "ground_truth_scores.csv"
 #: What ``extract`` and ``score`` leave beside the traces; globs pass over these exact names.
 BESIDE_TRACES: Final = (JOURNAL_NAME, FAILURES_NAME, SCORES_NAME)
 # RFC 1952, section 2.3.1; no pickle starts with these bytes.

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from wdsbench.errors import ScoreError
-from wdsbench.pack.scores import label_of, read_scores
+from wdsbench.traces.scores import label_of, read_scores
 
 
 def written(tmp_path: Path, text: str, encoding: str = "utf-8") -> Path:
@@ -87,7 +87,7 @@ def test_rows_of_traces(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "column", "words"),
     [
-        ("question_id,s,s\nq,1,2\n", "s", "column 's' stands twice"),
+        ("question_id,s,s\nq,1,2\n", "s", "column 's' appears twice"),
         ("", None, "no column 'question_id'"),
         ("id,s\nq,1\n", None, "no column 'question_id'"),
         ("question_id,a,b\nq,1,2\n", None, "no score column 'bleurt_score' among .*--score-column"),
@@ -110,9 +110,9 @@ def test_rows_of_traces(tmp_path: Path) -> None:
         (
             "question_id,s,trace\nq,1,0\n",
             "trace",
-            "column 'trace' says which trace.*'s'.*--score-c",
+            "column 'trace' identifies the trace.*'s'.*--score-c",
         ),
-        ("question_id,s\nq,1\n", "question_id", "column 'question_id' says which trace"),
+        ("question_id,s\nq,1\n", "question_id", "column 'question_id' identifies the trace"),
         ("question_id,trace\nq,1\n", None, r"no score column 'bleurt_score' among \[\]"),
         ("question_id,abstained\nq,1\n", None, r"no score column 'bleurt_score' among"),
     ],

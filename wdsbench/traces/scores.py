@@ -1,34 +1,39 @@
-"""Scores from a CSV file: a number for every trace, and the label that a threshold makes of it.
+"""Score files: CSV with a number for every trace, and the label that a threshold makes of it.
 
     question_id,bleurt_score          question_id,trace,bleurt_score
     q1,0.41                           q1,0,0.41
     q2,0.93                           q1,1,0.88
                                       q2,,0.93
 
-Without a column ``trace`` a score is of every trace of its question. With it a row is of one trace,
-by its number in the data set; a row whose cell is empty is of all traces of the question that have
-no row of their own. A row without a score says that there is none: nothing else is taken for it.
+Without a column ``trace`` a score applies to every trace of its question. With it a row applies to
+one trace, by its number in the data set; a row with an empty cell applies to the traces of the
+question that have no row of their own. An empty score means that the trace has none.
 """
 
 from __future__ import annotations
 
 import csv
+import io
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final
 
 from wdsbench.errors import ScoreError
 
-ID_COLUMN = "question_id"
-TRACE_COLUMN = "trace"
-#: As ``wdsbench score`` marks answers that give none; a score only where it is asked for by name.
-ABSTAINED_COLUMN = "abstained"
-DEFAULT_SCORE_COLUMN = "bleurt_score"
+#: The score file that ``extract`` and the demo write.
+SCORES_NAME: Final = "ground_truth_scores.csv"
 
-_TRACE_MAX = 2**32 - 1  # the table keeps four bytes
-#: "1.0", too: as pandas writes integers of a column with empty cells.
+ID_COLUMN: Final = "question_id"
+TRACE_COLUMN: Final = "trace"
+#: Marks answers that are abstentions; used as a score only if it is named explicitly.
+ABSTAINED_COLUMN: Final = "abstained"
+DEFAULT_SCORE_COLUMN: Final = "bleurt_score"
+
+_TRACE_MAX = 2**32 - 1  # the sample table stores four bytes
+#: Also "1.0": pandas writes integers so where a column has empty cells.
 _TRACE_NUMBER = re.compile(r"([0-9]{1,10})(?:\.0+)?")
 
 
@@ -37,8 +42,8 @@ class ScoreTable:
     """The scores of a file.
 
     Attributes:
-        scores: By (question id, trace number); number None: of all traces of the question without
-            a row of their own. A value None: there is a row, and no score in it.
+        scores: By (question id, trace number); number None: for all traces of the question without
+            a row of their own. A value None: the row has no score.
         numbers: Trace numbers that have a row, ascending, of the questions that have any.
     """
 
@@ -46,26 +51,23 @@ class ScoreTable:
     numbers: Mapping[str, tuple[int, ...]]
 
     def of(self, question_id: str, number: int | None) -> float | None:
-        """Return the score of a trace, None where there is none; number None: that of the row for
-        all traces.
-        """
+        """Return the score of a trace or None; number None: the score for the whole question."""
         own = (question_id, number)
         return self.scores[own] if own in self.scores else self.scores.get((question_id, None))
 
 
 def read_scores(path: Path, column: str | None = None) -> tuple[ScoreTable, str]:
-    """Return the scores of a file and the name of the column they came from.
+    """Return the scores of a file and the name of their column.
 
     Args:
-        path: CSV with a header line, a column ``question_id``, perhaps a column ``trace`` of
-            integers, and at least one column of numbers; an empty cell is a trace without a score.
-        column: Which column; None: ``bleurt_score``, or the only one there is beside
-            ``abstained``.
+        path: CSV with a header line, a column ``question_id``, optionally a column ``trace`` of
+            integers, and at least one column of numbers.
+        column: Column to read; None: ``bleurt_score``, or the only one beside ``abstained``.
 
     Raises:
         ScoreError: The file cannot be read, has no such column, a value is not a finite number, a
-            trace number not an integer from 0, or a trace has two different scores. The line is
-            named.
+            trace number is not an integer of at least 0, or a trace has two different scores. The
+            message names the line.
     """
     scores: dict[tuple[str, int | None], float | None] = {}
     try:
@@ -82,10 +84,9 @@ def read_scores(path: Path, column: str | None = None) -> tuple[ScoreTable, str]
                     raise ScoreError(f"{place}: needs a {' and a '.join(needed)}")
                 if any(record.get(None, ())):  # cells beyond the header
                     raise ScoreError(
-                        f"{place}: more cells than the header; quote texts with commas in them"
+                        f"{place}: more cells than the header; quote texts that contain commas"
                     )
                 key = (question_id, _trace_number(trace, place))
-                # Empty: as pandas writes a missing number.
                 score = _number(text, place, column) if text.strip() else None
                 before = scores.setdefault(key, score)
                 if before is None:
@@ -103,8 +104,26 @@ def read_scores(path: Path, column: str | None = None) -> tuple[ScoreTable, str]
     return ScoreTable(scores, {name: tuple(sorted(of)) for name, of in numbers.items()}), column
 
 
+def scores_csv(
+    columns: Sequence[str], rows: Iterable[tuple[str, int, Sequence[Any]]], *, numbered: bool
+) -> bytes:
+    """Return a score file.
+
+    Args:
+        columns: Names of the columns of scores.
+        rows: Question id, trace number and cells of each trace.
+        numbered: True to write the column ``trace``.
+    """
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([ID_COLUMN, *([TRACE_COLUMN] if numbered else []), *columns])
+    for question_id, number, cells in rows:
+        writer.writerow([question_id, *([number] if numbered else []), *cells])
+    return text.getvalue().encode()
+
+
 def label_of(score: float, threshold: float) -> float:
-    """Return 1.0 (hallucinated) where the score is below the threshold, else 0.0."""
+    """Return 1.0 (hallucinated) if the score is below the threshold, else 0.0."""
     return 1.0 if score < threshold else 0.0
 
 
@@ -113,15 +132,15 @@ def _choose_column(path: Path, columns: list[str], column: str | None) -> str:
         raise ScoreError(f"{path}: no column {ID_COLUMN!r} among {columns}")
     twice = {name for name in columns if columns.count(name) > 1}
     if twice:
-        raise ScoreError(f"{path}: column {sorted(twice)[0]!r} stands twice")
+        raise ScoreError(f"{path}: column {sorted(twice)[0]!r} appears twice")
     others = [name for name in columns if name not in (ID_COLUMN, TRACE_COLUMN)]
     if column is None:
         measures = [name for name in others if name != ABSTAINED_COLUMN]
         column = measures[0] if len(measures) == 1 else DEFAULT_SCORE_COLUMN
     if column in (ID_COLUMN, TRACE_COLUMN):
         raise ScoreError(
-            f"{path}: column {column!r} says which trace a score is of, and is none itself; choose"
-            f" one of {others} with --score-column"
+            f"{path}: column {column!r} identifies the trace and is not a score; choose one of"
+            f" {others} with --score-column"
         )
     if column not in others:
         raise ScoreError(
@@ -138,8 +157,8 @@ def _trace_number(text: str, place: str) -> int | None:
     number = _TRACE_MAX + 1 if found is None else int(found[1])
     if number > _TRACE_MAX:
         raise ScoreError(
-            f"{place}: {TRACE_COLUMN} {text!r} is not an integer in 0 .. {_TRACE_MAX}; an empty"
-            " cell is of all traces without a row of their own"
+            f"{place}: {TRACE_COLUMN} {text!r} is not an integer in 0 .. {_TRACE_MAX}; leave the"
+            " cell empty to score all traces without a row of their own"
         )
     return number
 
