@@ -122,7 +122,6 @@ def start_rows(
     layers_stored: int,
     features: int,
     token_padded: int,
-    bf16: bool,
     out: NDArray[np.float32] | NDArray[np.uint16],
     threads: int,
 ) -> RowsInFlight:
@@ -144,7 +143,6 @@ def decode_rows(
     layers_stored: int,
     features: int,
     token_padded: int,
-    bf16: bool,
     out: NDArray[np.float32] | NDArray[np.uint16],
     threads: int,
 ) -> None:
@@ -158,9 +156,8 @@ def decode_rows(
         features: D of every member.
         token_padded: Rows of each layer; those past the token count are set to zero (0: no
             padding).
-        bf16: ``<u2`` members hold bfloat16 bits.
-        out: One axis, written in place: float32; or uint16, which takes the bits of float16 and
-            bfloat16 as they are stored, scales not applied.
+        out: One axis, written in place: float32; or uint16, which takes the bits of float16 as
+            they are stored, scales not applied.
         threads: Decode threads, the caller's among them.
 
     Raises:

@@ -88,19 +88,10 @@ public:
       : sample_(sample), plan_(plan), target_(target), stores_(stores), reader_(sample.member),
         type_(reader_.header().type) {
     check_member(reader_.header(), sample, plan, sample.member.offset_bytes);
-    if (plan.bf16) {
-      if (type_ != npy::ElementType::u16) {
-        throw FormatError(FormatKind::dtype, sample.member.offset_bytes,
-                          std::string("the index says bf16 (stored '<u2'), the member is '") +
-                              npy::element_name(type_) + "'");
-      }
-      type_ = npy::ElementType::bf16;
-    }
-    if (target.floats == nullptr && type_ != npy::ElementType::f16 &&
-        type_ != npy::ElementType::bf16) {
+    if (target.floats == nullptr && type_ != npy::ElementType::f16) {
       throw FormatError(FormatKind::dtype, sample.member.offset_bytes,
                         std::string("'") + npy::element_name(type_) +
-                            "' is not stored in 16 bits; let the host widen it");
+                            "' is not float16; let the host widen it");
     }
   }
 

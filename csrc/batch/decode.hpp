@@ -29,11 +29,10 @@ struct RowsPlan {
   std::uint64_t features = 0;      ///< D of every member.
   std::vector<std::uint64_t> layers;
   std::uint64_t token_padded = 0; ///< 0: no padding.
-  bool bf16 = false;              ///< '<u2' members hold bfloat16 bits.
 };
 
-/// Where decoded elements go: float32, or the 16 bits of float16 and bfloat16 as they are stored
-/// (for a GPU that widens them itself; scales are then not applied).
+/// Where decoded elements go: float32, or the bits of float16 as they are stored (for a GPU that
+/// widens them itself; scales are then not applied).
 struct RowsTarget {
   float *floats = nullptr;
   std::uint16_t *halves = nullptr; ///< Used where `floats` is null.

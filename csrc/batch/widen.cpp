@@ -3,7 +3,6 @@
 #include "half/half.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -21,14 +20,6 @@ template <typename Stored> void cast_all(const std::uint8_t *in, float *out, std
   }
 }
 
-void widen_bf16(const std::uint8_t *in, float *out, std::size_t count) {
-  for (std::size_t i = 0; i < count; ++i) {
-    std::uint16_t bits;
-    std::memcpy(&bits, in + 2 * i, sizeof bits);
-    out[i] = std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
-  }
-}
-
 } // namespace
 
 void widen(npy::ElementType type, const std::uint8_t *in, float *out, std::size_t count,
@@ -39,8 +30,6 @@ void widen(npy::ElementType type, const std::uint8_t *in, float *out, std::size_
     const half::KernelEntry &kernel = half::chosen_kernel();
     return (stores == Stores::streaming ? kernel.stream : kernel.widen)(in, out, count);
   }
-  case ElementType::bf16:
-    return widen_bf16(in, out, count);
   case ElementType::f32:
     std::memcpy(out, in, count * sizeof(float));
     return;

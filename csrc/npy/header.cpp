@@ -14,12 +14,11 @@ struct Element {
   std::size_t bytes;
 };
 
-// bf16 has no descr of its own: an index names it beside '<u2'.
 constexpr Element ELEMENTS[] = {
     {ElementType::f16, "<f2", 2}, {ElementType::f32, "<f4", 4},     {ElementType::f64, "<f8", 8},
     {ElementType::i8, "|i1", 1},  {ElementType::i16, "<i2", 2},     {ElementType::i32, "<i4", 4},
     {ElementType::i64, "<i8", 8}, {ElementType::u8, "|u1", 1},      {ElementType::u16, "<u2", 2},
-    {ElementType::u32, "<u4", 4}, {ElementType::boolean, "|b1", 1}, {ElementType::bf16, "bf16", 2},
+    {ElementType::u32, "<u4", 4}, {ElementType::boolean, "|b1", 1},
 };
 
 /// Walks the header's text once, left to right.
@@ -177,9 +176,6 @@ private:
   [[nodiscard]] ElementType element_type(const std::string &descr) const {
     std::string names;
     for (const Element &element : ELEMENTS) {
-      if (element.type == ElementType::bf16) {
-        continue;
-      }
       // NumPy writes one-byte types with '|'; '<' and '=' say the same of them.
       if (descr == element.descr ||
           (element.bytes == 1 && descr.size() == 3 && (descr[0] == '<' || descr[0] == '=') &&

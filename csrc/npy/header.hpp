@@ -9,25 +9,12 @@
 /// never evaluated.
 namespace wdsbench::npy {
 
-enum class ElementType : std::uint8_t {
-  f16,
-  bf16,
-  f32,
-  f64,
-  i8,
-  i16,
-  i32,
-  i64,
-  u8,
-  u16,
-  u32,
-  boolean
-};
+enum class ElementType : std::uint8_t { f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, boolean };
 
 /// Returns the bytes of one element.
 std::size_t element_size(ElementType type);
 
-/// Returns the descr NumPy writes for it; "bf16" (stored as '<u2') for bf16.
+/// Returns the descr NumPy writes for it.
 const char *element_name(ElementType type);
 
 struct Header {

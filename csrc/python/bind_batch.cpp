@@ -97,18 +97,16 @@ std::shared_ptr<const batch::RowsDecode> make_decode(files::ShardFiles &files, c
 std::unique_ptr<RowsInFlight> start_rows(files::ShardFiles &files, const py::handle &jobs,
                                          const py::handle &layers, std::uint64_t layers_stored,
                                          std::uint64_t features, std::uint64_t token_padded,
-                                         bool bf16, const py::object &out, std::size_t threads) {
-  batch::RowsPlan plan{layers_stored, features, unsigned_list(layers, "layers"), token_padded,
-                       bf16};
+                                         const py::object &out, std::size_t threads) {
+  batch::RowsPlan plan{layers_stored, features, unsigned_list(layers, "layers"), token_padded};
   auto decode = make_decode(files, RowsJobs(jobs), std::move(plan), rows_target(out), threads);
   return std::make_unique<RowsInFlight>(std::move(decode), out, threads);
 }
 
 void decode_rows(files::ShardFiles &files, const py::handle &jobs, const py::handle &layers,
                  std::uint64_t layers_stored, std::uint64_t features, std::uint64_t token_padded,
-                 bool bf16, const py::handle &out, std::size_t threads) {
-  batch::RowsPlan plan{layers_stored, features, unsigned_list(layers, "layers"), token_padded,
-                       bf16};
+                 const py::handle &out, std::size_t threads) {
+  batch::RowsPlan plan{layers_stored, features, unsigned_list(layers, "layers"), token_padded};
   const auto decode =
       make_decode(files, RowsJobs(jobs), std::move(plan), rows_target(out), threads);
   const py::gil_scoped_release release;
@@ -122,7 +120,7 @@ py::array_t<float> read_scales(files::ShardFiles &files, const py::handle &jobs_
                                const py::handle &layers, std::uint64_t layers_stored) {
   const RowsJobs jobs(jobs_arg);
   const std::vector<std::uint64_t> shards = jobs.shards();
-  const batch::RowsPlan plan{layers_stored, 0, unsigned_list(layers, "layers"), 0, false};
+  const batch::RowsPlan plan{layers_stored, 0, unsigned_list(layers, "layers"), 0};
   py::array_t<float> scales(
       {static_cast<py::ssize_t>(shards.size()), static_cast<py::ssize_t>(plan.layers.size())});
   float *out = scales.mutable_data();
@@ -149,10 +147,10 @@ void bind_batch(py::module_ &module) {
                              [](const RowsInFlight &rows) { return rows.run().done_at(); });
   module.def("start_rows", &start_rows, py::arg("files"), py::arg("jobs"), py::arg("layers"),
              py::kw_only(), py::arg("layers_stored"), py::arg("features"), py::arg("token_padded"),
-             py::arg("bf16"), py::arg("out"), py::arg("threads"));
+             py::arg("out"), py::arg("threads"));
   module.def("decode_rows", &decode_rows, py::arg("files"), py::arg("jobs"), py::arg("layers"),
              py::kw_only(), py::arg("layers_stored"), py::arg("features"), py::arg("token_padded"),
-             py::arg("bf16"), py::arg("out"), py::arg("threads"));
+             py::arg("out"), py::arg("threads"));
   module.def("read_scales", &read_scales, py::arg("files"), py::arg("jobs"), py::arg("layers"),
              py::kw_only(), py::arg("layers_stored"));
 }

@@ -57,7 +57,7 @@ def decode(
     **options: Any,
 ) -> np.ndarray[Any, Any]:
     """Decode by decode_rows, or with ``start`` in the background."""
-    arguments = {"layers_stored": L, "features": D, "token_padded": 0, "bf16": False, "threads": 2}
+    arguments = {"layers_stored": L, "features": D, "token_padded": 0, "threads": 2}
     path = Path(file.name)
     files = _core.ShardFiles([os.fsencode(path)], [path.stat().st_size], limit=1)
     rows = np.array(jobs, np.int64).reshape(-1, 10), np.array(list(layers), np.int64)
@@ -80,14 +80,6 @@ def test_every_dtype(file: BinaryIO, dtype: str, threads: int) -> None:
     values = np.abs(states()).astype(dtype)
     out = decode(file, [job(put(file, values))], np.empty(L * T * D, np.float32), threads=threads)
     np.testing.assert_array_equal(out.reshape(L, T, D), values.astype(np.float32))
-
-
-def test_bf16_bits(file: BinaryIO) -> None:
-    values = states(np.float32)
-    bits = (values.view(np.uint32) >> 16).astype(np.uint16)
-    out = decode(file, [job(put(file, bits))], np.empty(L * T * D, np.float32), bf16=True)
-    expected = (bits.astype(np.uint32) << 16).view(np.float32)
-    np.testing.assert_array_equal(out.reshape(L, T, D), expected)
 
 
 def test_scale_is_multiplied_back(file: BinaryIO) -> None:
@@ -192,7 +184,6 @@ def test_a_shard_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
             layers_stored=L,
             features=D,
             token_padded=0,
-            bf16=False,
             out=np.empty(0, np.float32),
             threads=1,
         )

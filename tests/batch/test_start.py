@@ -51,7 +51,7 @@ def start(
     files: _core.ShardFiles, jobs: list[list[int]], out: Array, **options: Any
 ) -> _core.RowsInFlight:
     layers = np.arange(options.get("layers_stored", L))
-    defaults = {"layers_stored": L, "features": D, "token_padded": 0, "bf16": False, "threads": 2}
+    defaults = {"layers_stored": L, "features": D, "token_padded": 0, "threads": 2}
     table = np.array(jobs, np.int64).reshape(-1, 10)
     return _core.start_rows(files, table, layers, out=out, **{**defaults, **options})
 
@@ -245,12 +245,11 @@ def test_the_first_sample_of_a_changed_file_is_named(tmp_path: Path) -> None:
 HALVES = np.arange(65536, dtype=np.uint16).view(np.float16)
 
 
-@pytest.mark.parametrize("bf16", [False, True])
 @pytest.mark.parametrize("threads", [1, 3])
-def test_stored_bits(members: Members, bf16: bool, threads: int) -> None:
+def test_stored_bits(members: Members, threads: int) -> None:
     shape = (8, 16, 512)
     values = HALVES.reshape(shape)
-    place = members.put(values.view(np.uint16) if bf16 else values)
+    place = members.put(values)
     # A scale is left to whoever widens.
     scale = members.put(np.full(8, 4, np.float32))
     files = members.open()
@@ -261,7 +260,7 @@ def test_stored_bits(members: Members, bf16: bool, threads: int) -> None:
         for target in (0, out.size // 2)
     ]
     more = {"layers_stored": 8, "features": 512, "token_padded": padded, "threads": threads}
-    start(files, jobs, out, bf16=bf16, **more).wait()
+    start(files, jobs, out, **more).wait()
     body = out.reshape(2, 8, padded, 512)
     for sample in body:
         np.testing.assert_array_equal(sample[:, :16], values.view(np.uint16))
@@ -272,18 +271,9 @@ def test_stored_bits(members: Members, bf16: bool, threads: int) -> None:
 def test_other_dtypes_have_no_stored_bits(members: Members, dtype: str) -> None:
     place = members.put(np.ones((L, T, D), dtype))
     files = members.open()
-    with pytest.raises(_core.FormatError, match="is not stored in 16 bits") as caught:
+    with pytest.raises(_core.FormatError, match="is not float16") as caught:
         start(files, [job(place)], np.empty(L * T * D, np.uint16)).wait()
     assert (caught.value.kind, caught.value.sample) == ("dtype", 0)
-
-
-@pytest.mark.parametrize("dtype", ["<f2", "<f4", "<i2"])
-def test_bf16_is_what_is_stored_as_u2(members: Members, dtype: str) -> None:
-    place = members.put(np.ones((L, T, D), dtype))
-    files = members.open()
-    for kind in (np.float32, np.uint16):
-        with pytest.raises(_core.FormatError, match="the index says bf16"):
-            start(files, [job(place)], np.empty(L * T * D, kind), bf16=True).wait()
 
 
 @pytest.mark.parametrize("dtype", [np.int16, np.float16, np.float64, np.int32])
@@ -474,7 +464,7 @@ def start(threads=2):
     out = np.zeros(8 * L * T * D, np.float32)
     jobs = np.array([[0, offset, size, 0, 0, T, 0, T, i * L * T * D, T * D] for i in range(8)])
     run = _core.start_rows(files, jobs, np.arange(L), layers_stored=L, features=D, token_padded=0,
-                           bf16=False, out=out, threads=threads)
+                           out=out, threads=threads)
     return run, out
 def right(out):
     return bool((out == 3).all())

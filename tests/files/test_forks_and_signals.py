@@ -35,7 +35,7 @@ def start(threads):
     out = np.empty(L * T * D, np.float32)
     jobs = np.array([[0, 0, size, 0, 0, T, 0, T, 0, T * D]])
     return _core.start_rows(files, jobs, np.arange(L), layers_stored=L, features=D, token_padded=0,
-                            bf16=False, out=out, threads=threads)
+                            out=out, threads=threads)
 def wait(runs):
     failed = 0
     for run in runs:
@@ -66,7 +66,7 @@ def start(threads):
     out = np.zeros(L * T * D, np.float32)
     jobs = np.array([[0, 0, size, 0, 0, T, 0, T, 0, T * D]])
     return _core.start_rows(files, jobs, np.arange(L), layers_stored=L, features=D, token_padded=0,
-                            bf16=False, out=out, threads=threads)
+                            out=out, threads=threads)
 for number in range(400):
     fresh = os.fork()  # a process that has not decoded yet
     if fresh == 0:
@@ -170,7 +170,7 @@ def test_a_thread_that_blocks_signals(tmp_path: Path, what: str) -> None:
 def here():
     jobs = np.array([[0, 0, size, 0, 0, T, 0, T, 0, T * D]])
     _core.decode_rows(files, jobs, np.arange(L), layers_stored=L, features=D, token_padded=0,
-                      bf16=False, out=np.empty(L * T * D, np.float32), threads=1)
+                      out=np.empty(L * T * D, np.float32), threads=1)
 signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
 os.truncate(path, 10_000)
 try:

@@ -49,7 +49,6 @@ class Kernel:
                 layers_stored=shape.layers,
                 features=shape.features,
                 token_padded=0,
-                bf16=False,
                 out=self._out,
                 threads=THREADS,
             )

@@ -135,8 +135,6 @@ def _from_shard(index: DatasetIndex, row: int) -> StoredTrace:
     meta = json.loads(shard.read(META) or b"{}")
     hidden = shard.array(HIDDEN)
     assert hidden is not None
-    if index.file.fields["hidden"].dtype == "bf16":
-        hidden = (hidden.astype(np.uint32) << 16).view(np.float32)
     scale = shard.array(HIDDEN_SCALE)
     if scale is not None:
         hidden = hidden.astype(np.float32) * scale[:, None, None]

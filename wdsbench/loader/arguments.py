@@ -71,7 +71,7 @@ def make_plan(
 
 
 def widens_on_device(widen: str, device: torch.device | None, index: DatasetIndex) -> bool:
-    """Return whether states travel in the 16 bits they are stored in.
+    """Return whether states travel in float16 as stored.
 
     Raises:
         ValueError: No device to widen them on, or they are not stored so.
@@ -82,8 +82,8 @@ def widens_on_device(widen: str, device: torch.device | None, index: DatasetInde
     if device is None:
         raise ValueError("widen='device' needs a device")
     dtype = index.fields["hidden"].dtype
-    if dtype not in ("<f2", "bf16"):
-        raise ValueError(f"widen='device': states are stored as {dtype}, not in 16 bits")
+    if dtype != "<f2":
+        raise ValueError(f"widen='device': states are stored as {dtype}, not as <f2")
     return True
 
 

@@ -51,7 +51,7 @@ class BatchTensors:
     """What of a batch is read from shards.
 
     Attributes:
-        hidden: float32 (or the stored 16 bits) in the layout's shape; None where not asked for.
+        hidden: float32 (or float16 as stored) in the layout's shape; None where not asked for.
         scales: float32 ``[B, layers]``: factors yet to be applied to 16-bit states, or None.
         edge_index: int64 ``[2, E]`` (graph layouts).
         edge_attr: float32 ``[E, 1]`` (layout graph) or ``[E, layers * H]`` (union-graph).
@@ -136,7 +136,6 @@ class BatchDecoder:
         self._plan = plan
         self._files = files
         self._members = MemberBytes(index, files)
-        self._bf16 = index.fields["hidden"].dtype == "bf16"
         self._token_bytes = index.num_features * element_bytes(index) * plan.layers.size
         self._scaled = bool(index.member(HIDDEN_SCALE, "size").any())
         self.bytes_read = 0
@@ -235,9 +234,7 @@ class BatchDecoder:
         return batch
 
     def _states_dtype(self) -> torch.dtype:
-        if not self._plan.raw:
-            return torch.float32
-        return torch.bfloat16 if self._bf16 else torch.float16
+        return torch.float16 if self._plan.raw else torch.float32
 
     def _start_states(self, pending: PendingBatch) -> None:
         plan, index = self._plan, self._index
@@ -253,7 +250,6 @@ class BatchDecoder:
                 layers_stored=index.num_layers,
                 features=index.num_features,
                 token_padded=pending.layout.padded,
-                bf16=self._bf16,
                 out=out.view(torch.uint16).numpy() if plan.raw else out.numpy(),
                 threads=plan.threads,
             ),

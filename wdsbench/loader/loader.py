@@ -89,7 +89,7 @@ class TraceLoader:
                 decode on one each.
             device: Where batches arrive; None: host memory, pinned if CUDA is available. A CUDA
                 device gets them on a stream of its own, one batch ahead.
-            widen: Where float16 (or bfloat16) becomes float32: ``"host"``, while it is copied out
+            widen: Where float16 becomes float32: ``"host"``, while it is copied out
                 of the shard; ``"device"``, which halves the bytes that travel there.
             verify: ``"header"``: headers, sizes and counts; ``"hash"``: also XXH3 of members that
                 are read whole.

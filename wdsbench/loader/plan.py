@@ -30,7 +30,7 @@ class DecodePlan:
         squeeze: One token was asked for: its axis is left out.
         threads: Decode threads; 0: whoever waits for the batch decodes it (worker processes).
         verify_hash: Check XXH3 of members that are read whole.
-        raw: Hidden states stay in the 16 bits they are stored in; the device widens them.
+        raw: Hidden states stay in float16 as stored; the device widens them.
         heads: H (layout union-graph).
     """
 
@@ -157,8 +157,7 @@ def is_sparse(plan: DecodePlan, index: DatasetIndex, rows: NDArray[np.int64]) ->
 
 def element_bytes(index: DatasetIndex) -> int:
     """Return the bytes of one stored element of the hidden states."""
-    dtype = index.fields["hidden"].dtype
-    return 2 if dtype == "bf16" else np.dtype(dtype).itemsize
+    return np.dtype(index.fields["hidden"].dtype).itemsize
 
 
 def _starts(counts: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -55,7 +55,7 @@ def inspect_dataset(
     ranges = Ranges()
     samples = SampleMembers(index)
     for row in np.sort(rows).tolist():
-        ranges.add(_states(samples.sample(row), file.fields["hidden"].dtype))
+        ranges.add(_states(samples.sample(row)))
     layers = ranges.as_json()
     for number, entry in enumerate(file.layers):
         if number == len(layers):
@@ -353,7 +353,7 @@ def _member(member: Member, name: str) -> dict[str, Any]:
     return {**place, "dtype": array.dtype.str, "shape": list(array.shape)}
 
 
-def _states(sample: dict[str, Any], dtype: str) -> NDArray[np.float32]:
+def _states(sample: dict[str, Any]) -> NDArray[np.float32]:
     """Return the states ``[L, T, D]`` of a sample, scales applied."""
     stored = load_member(sample[HIDDEN])
     if stored.ndim != 3:
@@ -362,10 +362,7 @@ def _states(sample: dict[str, Any], dtype: str) -> NDArray[np.float32]:
             shard=sample[HIDDEN].shard,
             member=sample[HIDDEN].name,
         )
-    if dtype == "bf16":
-        states = (stored.astype(np.uint32) << 16).view(np.float32)
-    else:
-        states = stored.astype(np.float32)
+    states = stored.astype(np.float32)
     if HIDDEN_SCALE in sample:
         states = states * as_array(load_member(sample[HIDDEN_SCALE]))[:, None, None]
     return states

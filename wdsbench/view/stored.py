@@ -82,11 +82,7 @@ def _meta(sample: dict[str, Any]) -> dict[str, Any]:
 
 
 def _states(sample: dict[str, Any]) -> NDArray[np.float32]:
-    stored = load_member(sample[HIDDEN])
-    if stored.dtype == np.uint16:  # the upper half of a float32
-        hidden = (stored.astype(np.uint32) << 16).view(np.float32)
-    else:
-        hidden = stored.astype(np.float32)
+    hidden = load_member(sample[HIDDEN]).astype(np.float32)
     if HIDDEN_SCALE in sample:
         hidden = hidden * load_member(sample[HIDDEN_SCALE])[:, None, None]
     return hidden

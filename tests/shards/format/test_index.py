@@ -97,6 +97,11 @@ BROKEN: list[tuple[str, Callable[[Path], object], str]] = [
         "unknown dtype 'x9'",
     ),
     (
+        "states as bfloat16",
+        lambda f: edit(f, lambda c: c["fields"]["hidden"].update(dtype="bf16")),
+        "stored as 'bf16', which NumPy does not know; pack the traces again",
+    ),
+    (
         "missing column",
         lambda f: edit(f, lambda c: c["table"]["columns"].pop(0)),
         "column key: not one entry",

@@ -90,6 +90,15 @@ class DatasetIndex:
             raise ShardError(
                 "column question_offset does not fit the samples", shard=str(self.folder)
             )
+        hidden = self.file.fields.get("hidden")
+        try:
+            np.dtype(hidden.dtype if hidden else "<f2")
+        except TypeError:
+            raise ShardError(
+                f"hidden states are stored as {hidden and hidden.dtype!r}, which NumPy does not"
+                " know; pack the traces again",
+                shard=str(self.folder / INDEX_NAME),
+            ) from None
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
         """Travel to another process as a path: the table is mapped there, not copied.
