@@ -13,12 +13,12 @@ from docs.reader import Dataset, tar_placements
 from wdsbench import TraceLoader
 from wdsbench.errors import ShardError
 from wdsbench.pack import PackOptions, pack
-from wdsbench.shards.format.index import DatasetIndex
+from wdsbench.shards.format.kinds import KINDS, member_names
 from wdsbench.shards.format.names import make_key, split_of_question
+from wdsbench.shards.read.index import DatasetIndex
 
 PAGE = (Path(__file__).parents[2] / "docs" / "format.md").read_text(encoding="utf-8")
-KINDS = ("full", "edges", "heads", "sketch")
-EVERYTHING = PackOptions(attention=KINDS, shard_mb=0.02)
+EVERYTHING = PackOptions(attention=("full", "edges", "heads", "sketch"), shard_mb=0.02)
 
 
 @pytest.fixture(scope="module")
@@ -137,12 +137,32 @@ def test_the_table_tells_what_the_tar_files_hold(folder: Path) -> None:
 PARTS = ("offset", "size")
 
 
-def test_the_page_lists_every_member_and_column(folder: Path) -> None:
+def test_the_member_table_is_the_one_of_the_code() -> None:
+    rows = PAGE.partition("### Members")[2].partition("The table is in")[0]
+    table = []
+    for line in re.findall(r"^\| `.*$", rows, re.MULTILINE):
+        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        name, dtypes, shape, kind = cells[:4]
+        axes = tuple(int(axis) if axis.isdecimal() else axis for axis in _listed(shape))
+        table.append((name.strip("`"), tuple(dtypes.replace("`", "").split(", ")), axes, kind))
+    assert [(name, types, axes, kind) for name, types, axes, kind in table] == [
+        (spec.name, tuple(dtype.replace("|", "\\|") for dtype in spec.dtypes), spec.axes, kind)
+        for name in member_names()
+        for kind, row in KINDS.items()
+        for spec in row.members
+        if spec.name == name
+    ]
+
+
+def _listed(shape: str) -> list[str]:
+    text = shape.strip("`[]")
+    return text.split(", ") if text else []
+
+
+def test_the_page_lists_every_column(folder: Path) -> None:
     columns = DatasetIndex.open(folder).columns
     members = [name.removesuffix(".size") for name in columns if name.endswith(".size")]
-    rows = PAGE.partition("### Members")[2].partition("The table is in")[0]
-    table = re.findall(r"^\| `([^`]+)` \|", rows, re.MULTILINE)
-    assert table == sorted(members)
+    assert sorted(members) == list(member_names())
     for name in columns:
         shown = name
         for member in members:

@@ -1,0 +1,49 @@
+"""A folder in which every block of the documentation and every example can run."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+from forks import start_code
+
+import wdsbench.demo
+
+DEMO = Path(wdsbench.demo.__file__).parent
+QUESTIONS = 160
+#: As the documentation does it, on few questions; ``new.csv`` is another score file.
+PREPARE = """
+import os, shlex, sys
+from wdsbench.cli.main import main
+
+os.chdir(sys.argv[1])
+for line in (
+    "extract --model ./my-model --questions questions.jsonl --out traces_data/ --batch-size 32"
+    " --max-new-tokens 8 --traces-per-file 80",
+    "score --traces 'traces_data/*.pkl*' --questions questions.jsonl",
+    "pack --traces 'traces_data/*.pkl*' --scores ground_truth_scores.csv --out shards/"
+    " --score-column exact_match --attention edges,heads,sketch",
+    "train shards/ --detector lstm --epochs 1 --out runs/lstm",
+):
+    try:
+        main(shlex.split(line))
+    except SystemExit as end:
+        if end.code:
+            raise
+"""
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a model, questions, raw traces, scores, a data set and a run."""
+    folder = tmp_path_factory.mktemp("documentation")
+    (folder / "my-model").symlink_to(DEMO / "model")
+    with gzip.open(DEMO / "questions.jsonl.gz", "rt", encoding="utf-8") as file:
+        lines = [next(file) for _ in range(QUESTIONS)]
+    (folder / "questions.jsonl").write_text("".join(lines), encoding="utf-8")
+    process = start_code(PREPARE, folder)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, out + err
+    (folder / "new.csv").write_bytes((folder / "ground_truth_scores.csv").read_bytes())
+    return folder
