@@ -97,8 +97,9 @@ def test_the_same_samples_as_packed_together(
     together = DatasetIndex.open(tmp_path / "together").file
     for name in ("fields", "splits", "layers", "labels"):
         assert getattr(index.file, name) == getattr(together, name), name
-    assert index.file.provenance.pop("appended") == [{"inputs": 2, "scores": "s.csv"}]
-    assert index.file.provenance == together.provenance
+    provenance = index.file.provenance.to_json()
+    assert provenance.pop("appended") == [{"inputs": 2, "scores": "s.csv"}]
+    assert provenance == together.provenance.to_json()
 
 
 def test_appending_twice(packed: Path, tmp_path: Path, scores: Path) -> None:
@@ -106,7 +107,7 @@ def test_appending_twice(packed: Path, tmp_path: Path, scores: Path) -> None:
         pack_more(tmp_path, scores, write_files(tmp_path, first))
     index = DatasetIndex.open(packed)
     assert len(index) == 90
-    assert len(index.file.provenance["appended"]) == 2
+    assert len(index.file.provenance.appended) == 2
 
 
 def test_other_members_and_wide_states(tmp_path: Path) -> None:
@@ -262,4 +263,4 @@ def test_a_kill_after_the_index_leaves_the_new_one(
     index = DatasetIndex.open(packed)
     assert len(rows_of(packed)) == 90
     assert sum(name.endswith(".bin") for name in contents(packed)) == 1
-    assert len(index.file.provenance["appended"]) == 2
+    assert len(index.file.provenance.appended) == 2

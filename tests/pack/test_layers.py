@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,7 @@ def test_index_and_samples_name_them(tmp_path: Path, layers: Any, workers: int) 
     out = pack_files(tmp_path, make_raws(0, 12, layers), make_raws(12, 12, layers), workers=workers)
     index = DatasetIndex.open(out)
     assert index.model_layers == tuple(CHOSEN)
-    assert index.file.provenance["layers"] == CHOSEN
+    assert index.file.provenance.layers == CHOSEN
     assert [meta["layers"] for meta in metas(out)] == [CHOSEN] * 24
     assert verify_dataset(out).sound
     tars = sorted(out.glob("*.tar"))
@@ -74,7 +75,7 @@ def test_all_layers_are_not_named(tmp_path: Path) -> None:
     out = pack_files(tmp_path, make_raws(0, 12))
     index = DatasetIndex.open(out)
     assert index.model_layers is None
-    assert "layers" not in index.file.provenance
+    assert "layers" not in index.file.provenance.to_json()
     assert all("layers" not in meta for meta in metas(out))
     named = pack_files(tmp_path / "named", make_raws(0, 12, CHOSEN))
     index, other = DatasetIndex.open(out), DatasetIndex.open(named)
@@ -192,11 +193,11 @@ def test_an_index_that_names_what_are_no_layers(tmp_path: Path, numbers: Any) ->
     index = json.loads((out / "index.json").read_bytes())
     index["provenance"]["layers"] = numbers
     (out / "index.json").write_text(json.dumps(index))
-    with pytest.raises(ShardError, match=r"layers are .*, expected 3 ascending integers"):
+    with pytest.raises(ShardError, match=r"layers are .*, expected (3 )?ascending integers"):
         _ = DatasetIndex.open(out).model_layers
     problem, *_ = verify_dataset(out).problems
     assert problem.kind == "index"
-    assert "expected 3 ascending integers" in problem.detail
+    assert re.search(r"layers are .*, expected (3 )?ascending integers", problem.detail)
 
 
 def test_a_foreign_key_of_that_name_is_nobodys_layers(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def test_traces_without_numbers_in_order_of_appearance(workers: int, tmp_path: P
     pack([files], tmp_path / "out", scores=rows, workers=workers)
     assert scores_of(tmp_path / "out") == wanted
     provenance = DatasetIndex.open(tmp_path / "out").file.provenance
-    assert provenance["numbered"] == 7  # d's 4 is its own
+    assert provenance.numbered == 7  # d's 4 is its own
 
 
 #: (what is wrong, files, rows, words of the error)
@@ -173,7 +173,7 @@ def test_appended_traces_of_a_question_that_is_there(tmp_path: Path) -> None:
     more = write_files(tmp_path / "more", [("c", None), ("a", 1)], first=1)
     pack([more], tmp_path / "out", scores=rows, append=True)
     assert scores_of(tmp_path / "out") == {("a", 0): 0, ("a", 1): 1, ("b", 0): 1, ("c", 0): 0.5}
-    assert DatasetIndex.open(tmp_path / "out").file.provenance["numbered"] == 3
+    assert DatasetIndex.open(tmp_path / "out").file.provenance.numbered == 3
 
 
 def dropped_in_between(folder: Path) -> tuple[str, Path, dict[tuple[str, int], float]]:

@@ -64,7 +64,7 @@ def test_pickle_and_gzip_under_one_pattern(tmp_path: Path) -> None:
     scores = write_scores(tmp_path / "s.csv", {f"q{i}": 1.0 for i in range(6)})
     report = pack([str(tmp_path / "traces" / "*.pkl*")], tmp_path / "out", scores=scores)
     assert report.samples == 6
-    assert [entry["samples"] for entry in report.index.provenance["inputs"]] == [3, 3]
+    assert [entry.samples for entry in report.index.provenance.inputs] == [3, 3]
 
 
 def test_pt_sequences_keep_their_labels(tmp_path: Path) -> None:
@@ -278,6 +278,7 @@ def killed_run(folder: Path, *, at_end: bool = False) -> None:
     code = f"""
 import os
 from pathlib import Path
+from wdsbench.shards.format.provenance import Provenance
 from wdsbench.shards.format.rows import SampleRow
 from wdsbench.shards.write.writer import DatasetWriter
 writer = DatasetWriter(Path({str(folder)!r}), shard_mb=1e-6)
@@ -286,7 +287,7 @@ for split in ("train", "val"):
     writer.add(split, row, {{"meta.json": [b"{{}}"]}})
 if {at_end}:
     writer._claim.release = lambda: os._exit(9)
-    writer.finish(fields={{}}, layers=[], provenance={{}})
+    writer.finish(fields={{}}, layers=[], provenance=Provenance())
 writer._flusher.wait()
 writer._start("test")
 os._exit(9)
@@ -370,7 +371,7 @@ def test_a_pattern_is_enough(tmp_path: Path) -> None:
     )
     assert [found["q1"], found["q2"]] == [1.0, 0.0]
     assert np.isnan([found["q0"], found["q3"]]).all()
-    assert index.file.provenance["missing_score"] == "keep"
+    assert index.file.provenance.missing_score == "keep"
     scores = write_scores(tmp_path / "s.csv", {"q0": 1.0})
     with pytest.raises(ScoreError, match="the score file has no score for it"):
         pack([str(tmp_path / "*.pkl")], tmp_path / "scored", scores=scores)

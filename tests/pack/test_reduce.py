@@ -27,7 +27,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Packed:
 def stored(packed: Packed) -> dict[str, np.ndarray[Any, Any]]:
     (path,) = packed.folder.glob("reduction-*.safetensors")
     index = DatasetIndex.open(packed.folder)
-    assert index.file.provenance["reduction"] == path.name
+    assert index.file.provenance.reduction == path.name
     found: dict[str, np.ndarray[Any, Any]] = load(path.read_bytes())
     return found
 

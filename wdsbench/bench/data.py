@@ -16,6 +16,7 @@ from wdsbench.shards.format.index import INDEX_NAME, FieldEntry
 from wdsbench.shards.format.kinds import HIDDEN, META
 from wdsbench.shards.format.members import npy_pieces
 from wdsbench.shards.format.names import make_key
+from wdsbench.shards.format.provenance import Provenance
 from wdsbench.shards.format.rows import SampleRow
 from wdsbench.shards.format.tar import Pieces
 from wdsbench.shards.write.writer import MEGABYTE, DatasetWriter
@@ -169,7 +170,11 @@ def _write_samples(
             writer.add("train", row, members)
             samples += 1
         entry = FieldEntry(dtype="<f2", shape=[layers, None, features], samples=samples)
-        writer.finish(fields={"hidden": entry}, layers=[], provenance={"made": "bench"})
+        writer.finish(
+            fields={"hidden": entry},
+            layers=[],
+            provenance=Provenance.model_validate({"made": "bench"}),
+        )
     except BaseException:
         writer.abort()
         raise

@@ -21,6 +21,7 @@ from wdsbench.llm.score_parts import digest_of_references, join_parts, remove_pa
 from wdsbench.pack import Packing, PackOptions
 from wdsbench.pack.resume import removed_files
 from wdsbench.shards.format.index import INDEX_NAME, IndexFile, superseded_tables
+from wdsbench.shards.format.provenance import PackedFile
 from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.shards.write.claim import FolderClaim
 from wdsbench.shards.write.journal import JOURNAL_NAME as SHARDS_JOURNAL_NAME
@@ -160,7 +161,7 @@ class ShardSink:
             if not self._keep_raw:
                 self._require_whole(index)
             self.index = index
-            self._packed = {entry["file"] for entry in index.provenance["inputs"]}
+            self._packed = {entry.file for entry in index.provenance.inputs}
         elif (shards / SHARDS_JOURNAL_NAME).exists():
             finished = any(shards.glob("*.tar"))
             if not self._resume and not self._overwrite:
@@ -207,7 +208,7 @@ def _is_of(index: IndexFile, journal: JournalState, options: PackOptions) -> boo
         return False
     form = journal.settings["file_format"]
     inputs = [
-        {"file": batch_file(number, form), "samples": traces}
+        PackedFile(file=batch_file(number, form), samples=traces)
         for number, traces in sorted(journal.files.items())
         if traces
     ]
@@ -220,4 +221,4 @@ def _is_of(index: IndexFile, journal: JournalState, options: PackOptions) -> boo
         "edge_rule": options.edge_rule,
         "head_threshold": options.head_threshold,
     }
-    return all(packed.get(name) == value for name, value in asked.items())
+    return all(getattr(packed, name) == value for name, value in asked.items())

@@ -142,20 +142,20 @@ def _from_shard(index: DatasetIndex, row: int) -> StoredTrace:
     tokens = [int(token) for token in meta.get("tokens") or ()]
     halves = shard.array(ATTENTION)
     provenance = index.file.provenance
-    threshold = provenance.get("head_threshold")
+    threshold = provenance.head_threshold
     prompt = int(index.columns["prompt_length"][row])
     return StoredTrace(
         place=f"{shard.name}, sample {index.key(row)}",
         question_id=index.question_id(row),
         tokens=tokens,
         prompt_length=None if prompt < 0 else prompt,
-        hidden=None if provenance.get("reduction") else hidden,
+        hidden=None if provenance.reduction else hidden,
         logprobs=None
         if logprobs is None
         else np.array([-np.inf if value is None else value for value in logprobs], np.float32),
         maps=None if halves is None else _whole_maps(halves, len(tokens)),
         edges=shard.edges(EDGES_INDEX, EDGES_WEIGHT, EDGES_POINTER),
-        edge_rule=provenance.get("edge_rule"),
+        edge_rule=provenance.edge_rule,
         heads=shard.edges(HEADS_INDEX, HEADS_WEIGHT, HEADS_POINTER),
         head_threshold=None if threshold is None else float(threshold),
         layers=index.model_layers,

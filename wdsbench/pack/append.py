@@ -16,6 +16,7 @@ from wdsbench.pack.tally import LayerTotals, Tally
 from wdsbench.records import SPLITS
 from wdsbench.shards.format.index import LabelsEntry
 from wdsbench.shards.format.kinds import HIDDEN, attention_kinds
+from wdsbench.shards.format.provenance import Appended, Provenance
 from wdsbench.shards.read.index import DatasetIndex
 
 
@@ -24,14 +25,14 @@ def check_same_options(base: DatasetIndex, options: PackOptions, labels: LabelsE
     packed = base.file.provenance
     now = base.labels or LabelsEntry(source="traces")
     asked: list[tuple[str, Any, Any]] = [
-        ("--split-by", packed.get("split_by"), options.split_by),
-        ("--attention", packed.get("attention"), list(options.attention)),
-        ("--edge-rule", packed.get("edge_rule"), options.edge_rule),
-        ("--head-threshold", packed.get("head_threshold"), options.head_threshold),
+        ("--split-by", packed.split_by, options.split_by),
+        ("--attention", packed.attention, list(options.attention)),
+        ("--edge-rule", packed.edge_rule, options.edge_rule),
+        ("--head-threshold", packed.head_threshold, options.head_threshold),
         ("labels from", now.source, labels.source),
         (
             "--missing-score",
-            packed.get("missing_score"),
+            packed.missing_score,
             options.missing(scored=labels.source == "scores"),
         ),
     ]
@@ -80,7 +81,7 @@ def know_the_data_set(run: SamplePacker, base: DatasetIndex) -> None:
         ),
         with_attention=int(kept.sum()),
         graphs=_graphs(file.fields["edges"].note) if "edges" in file.fields else 0,
-        remarks=Counter(file.provenance.get("remarks") or {}),
+        remarks=Counter(file.provenance.remarks or {}),
     )
     rows = np.arange(len(base))
     keys, questions = base.keys(rows), base.question_ids(rows)
@@ -110,18 +111,18 @@ def joined_labels(before: LabelsEntry | None, labels: LabelsEntry) -> LabelsEntr
     return labels.model_copy(update={"file": ", ".join(names), "xxh3": None})
 
 
-def joined_provenance(before: dict[str, Any], run: dict[str, Any]) -> dict[str, Any]:
+def joined_provenance(before: Provenance, run: Provenance) -> Provenance:
     """Return the provenance of a data set after files were appended."""
-    appended = {"inputs": len(run["inputs"]), "scores": run["scores"]}
-    known = {"numbered": before["numbered"] + run["numbered"]} if "numbered" in before else {}
-    return {
-        **before,
-        **known,
-        "inputs": [*before.get("inputs", []), *run["inputs"]],
-        "dropped": before.get("dropped", 0) + run["dropped"],
-        "remarks": run["remarks"],
-        "appended": [*before.get("appended", []), appended],
+    appended = Appended(inputs=len(run.inputs), scores=run.scores)
+    update: dict[str, Any] = {
+        "inputs": [*before.inputs, *run.inputs],
+        "dropped": before.dropped + run.dropped,
+        "remarks": run.remarks,
+        "appended": [*before.appended, appended],
     }
+    if before.numbered is not None:
+        update["numbered"] = before.numbered + (run.numbered or 0)
+    return before.model_copy(update=update)
 
 
 def _graphs(note: str) -> int:
@@ -131,7 +132,7 @@ def _graphs(note: str) -> int:
 
 
 def _reduction(options: PackOptions, base: DatasetIndex) -> Any:
-    name = base.file.provenance.get("reduction")
+    name = base.file.provenance.reduction
     asked = parse_reduce(options.reduce)
     if name is None and asked is None:
         return None

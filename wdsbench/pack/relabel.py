@@ -123,7 +123,7 @@ def _check_numbers(
     set does: packing, not the raw files, gave the numbers, and the file has rows of other traces.
     """
     packed = index.file.provenance
-    if packed.get("numbered") == 0 or not known.numbers:
+    if packed.numbered == 0 or not known.numbers:
         return
     traces: dict[str, set[int]] = {}
     for question, number in samples:
@@ -132,7 +132,7 @@ def _check_numbers(
     for question, there in traces.items():
         rows = known.numbers[question]
         # What packing dropped for want of a score keeps its number, and its row.
-        left_out = {n for n in rows if packed.get("dropped") and known.of(question, n) is None}
+        left_out = {n for n in rows if packed.dropped and known.of(question, n) is None}
         if set(rows) - left_out != there - left_out:
             raise ScoreError(
                 f"{path}: question {question!r} has rows for {listed(rows)}, the data set"

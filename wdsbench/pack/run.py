@@ -35,6 +35,7 @@ from wdsbench.pack.samples import SamplePacker, fields_of
 from wdsbench.pack.tally import Tally
 from wdsbench.records import Trace
 from wdsbench.shards.format.index import IndexFile, LabelsEntry
+from wdsbench.shards.format.provenance import PackedFile, Provenance
 from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.shards.write.writer import DatasetWriter
 
@@ -83,7 +84,7 @@ class PackRun:
     writer: DatasetWriter
     keep: bool
     done: Progressed = field(init=False)
-    inputs: list[dict[str, Any]] = field(default_factory=list)
+    inputs: list[PackedFile] = field(default_factory=list)
     old: Tally = field(default_factory=Tally)
     finished: bool = False
 
@@ -208,7 +209,7 @@ class PackRun:
                     "dropped_of": run.take_dropped(),
                 }
             )
-        self.inputs.append({"file": path.name, "samples": run.samples - samples})
+        self.inputs.append(PackedFile(file=path.name, samples=run.samples - samples))
 
     def finish(self, labels: LabelsEntry, scores: Path | None) -> PackReport:
         """Write table and index, and return what was written; of a run that appends, its own part.
@@ -260,26 +261,25 @@ class PackRun:
 
 
 def _provenance(
-    run: SamplePacker, inputs: Sequence[dict[str, Any]], scores: Path | None, column: str | None
-) -> dict[str, Any]:
-    """Return where the data came from: names, not paths, so that the same input gives the same
-    bytes anywhere.
-    """
-    return {
-        "wdsbench": wdsbench.__version__,
-        "inputs": list(inputs),
-        "scores": None if scores is None else scores.name,
-        "score_column": column,
-        "threshold": run.options.threshold,
-        "missing_score": run.options.missing(scored=scores is not None),
-        "dropped": run.dropped,
-        "numbered": run.numbered,
-        "split_by": run.options.split_by,
-        "attention": list(run.options.attention),
-        "edge_rule": run.options.edge_rule,
-        "head_threshold": run.options.head_threshold,
-        "reduction": None if run.reduction is None else run.reduction.file()[0],
-        "remarks": dict(sorted(run.tally.remarks.items())),
-        # Missing where a trace has all of its model's.
-        **({} if run.layers is None else {"layers": list(run.layers)}),
-    }
+    run: SamplePacker, inputs: Sequence[PackedFile], scores: Path | None, column: str | None
+) -> Provenance:
+    """Return the record of the run."""
+    provenance = Provenance(
+        wdsbench=wdsbench.__version__,
+        inputs=list(inputs),
+        scores=None if scores is None else scores.name,
+        score_column=column,
+        threshold=run.options.threshold,
+        missing_score=run.options.missing(scored=scores is not None),
+        dropped=run.dropped,
+        numbered=run.numbered,
+        split_by=run.options.split_by,
+        attention=list(run.options.attention),
+        edge_rule=run.options.edge_rule,
+        head_threshold=run.options.head_threshold,
+        reduction=None if run.reduction is None else run.reduction.file()[0],
+        remarks=dict(sorted(run.tally.remarks.items())),
+    )
+    if run.layers is None:  # all of the model's
+        return provenance
+    return provenance.model_copy(update={"layers": list(run.layers)})

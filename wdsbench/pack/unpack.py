@@ -267,9 +267,9 @@ def _reduced(sample: _Sample) -> dict[str, Any]:
         if sample.has(member):
             reduced[key] = sample.array(member)
     if "edges_index" in reduced:
-        reduced["edge_rule"] = provenance.get("edge_rule")
+        reduced["edge_rule"] = provenance.edge_rule
     if "heads_index" in reduced:
-        reduced["head_threshold"] = provenance.get("head_threshold")
+        reduced["head_threshold"] = provenance.head_threshold
     return reduced
 
 

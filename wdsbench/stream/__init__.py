@@ -10,8 +10,9 @@ iterator-to-iterator callable, usable in anybody's ``wds.DataPipeline``. Order i
 (seed, epoch, rank, ranks, worker, workers, position) and nothing else. Nothing here imports torch.
 """
 
+from wdsbench.shards.read.sample import read_member
 from wdsbench.stream.assign import Consumer, this_consumer
-from wdsbench.stream.members import SampleMembers, load_member, read_member
+from wdsbench.stream.members import SampleMembers, load_member
 from wdsbench.stream.pieces import Piece, PieceList, cut_pieces
 from wdsbench.stream.rows import SampleRows
 from wdsbench.stream.shuffle import EpochShuffle

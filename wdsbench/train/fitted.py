@@ -51,12 +51,12 @@ class StoredTraces:
         """Return what an opened index says; None where there is none."""
         if index is None:
             return None
-        provenance = getattr(getattr(index, "file", None), "provenance", {})
+        provenance = getattr(getattr(index, "file", None), "provenance", None)
         fields = getattr(index, "fields", {})
         note = fields["hidden"].note if "hidden" in fields else ""
         words = [word.strip().partition(" ")[0] for word in note.split(";")]
-        file = provenance.get("reduction")
-        threshold = provenance.get("head_threshold")
+        file = getattr(provenance, "reduction", None)
+        threshold = getattr(provenance, "head_threshold", None)
         return cls(
             num_layers=index.num_layers,
             num_features=index.num_features,
@@ -64,7 +64,7 @@ class StoredTraces:
             reduce=next((word for word in words if word.startswith("pca:")), None),
             # reduction-<xxh3>.safetensors
             reduction=file and str(file).removeprefix("reduction-").removesuffix(".safetensors"),
-            edge_rule=provenance.get("edge_rule"),
+            edge_rule=getattr(provenance, "edge_rule", None),
             head_threshold=None if threshold is None else float(threshold),
             model_layers=getattr(index, "model_layers", None),
         )

@@ -23,7 +23,8 @@ from wdsbench.progress import Progress, no_progress
 from wdsbench.records import SPLITS, Member, Trace
 from wdsbench.shards.format.kinds import HIDDEN, HIDDEN_SCALE, META, member_names
 from wdsbench.shards.read.index import DatasetIndex
-from wdsbench.stream.members import SampleMembers, load_member, read_member
+from wdsbench.shards.read.sample import read_member
+from wdsbench.stream.members import SampleMembers, load_member
 from wdsbench.traces.arrays import as_array
 from wdsbench.traces.check import check_trace
 from wdsbench.traces.files import expand_patterns, kind_of
@@ -87,7 +88,7 @@ def inspect_dataset(
         "answer_tokens": spread((columns["tokens"] - prompt)[prompt >= 0]),
         "unknown_prompts": int((prompt < 0).sum()),
         "labels": None if file.labels is None else file.labels.model_dump(),
-        "provenance": file.provenance,
+        "provenance": file.provenance.to_json(),
     }
 
 

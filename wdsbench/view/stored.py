@@ -24,7 +24,8 @@ from wdsbench.shards.format.kinds import (
     SKETCH,
 )
 from wdsbench.shards.read.index import DatasetIndex
-from wdsbench.stream.members import SampleMembers, load_member, read_member
+from wdsbench.shards.read.sample import read_member
+from wdsbench.stream.members import SampleMembers, load_member
 from wdsbench.view.trace import ViewedTrace, shown_name
 
 _EDGES = (EDGES_INDEX, EDGES_WEIGHT, EDGES_POINTER)
@@ -96,12 +97,12 @@ def _kept(index: DatasetIndex, sample: dict[str, Any]) -> ReducedAttention | Non
     if edges is None and heads is None and sketch is None:
         return None
     provenance = index.file.provenance
-    threshold = provenance.get("head_threshold")
+    threshold = provenance.head_threshold
     return ReducedAttention(
         num_layers=index.num_layers,
         num_heads=index.num_heads if sketch is None else sketch.shape[1],
         edges=edges,
-        edge_rule=None if edges is None else provenance.get("edge_rule"),
+        edge_rule=None if edges is None else provenance.edge_rule,
         heads=heads,
         head_threshold=None if heads is None or threshold is None else float(threshold),
         sketch=sketch,

@@ -13,6 +13,7 @@ from wdsbench.errors import ShardError, TraceError
 from wdsbench.pack import PackOptions, pack
 from wdsbench.shards.check.hygiene import check_split_hygiene
 from wdsbench.shards.format.names import splits_of_files
+from wdsbench.shards.format.provenance import Provenance
 from wdsbench.shards.format.rows import SampleRow
 from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.shards.read.open import open_index
@@ -25,7 +26,7 @@ def by_hand(folder: Path, *samples: tuple[str, str, int]) -> DatasetIndex:
     for split, question, trace in samples:
         row = SampleRow(f"{split}-{trace}", question, trace, 1, 1, -1, 1.0, 0.0)
         writer.add(split, row, {"meta.json": [json.dumps({"question_id": question}).encode()]})
-    writer.finish(fields={}, layers=[], provenance={})
+    writer.finish(fields={}, layers=[], provenance=Provenance())
     return DatasetIndex.open(folder)
 
 

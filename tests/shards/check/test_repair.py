@@ -74,7 +74,7 @@ def test_a_torn_shard(packed: Packed, copy: Path, tmp_path: Path) -> None:
     ]
     assert {row["shard"] for row in rows} == {where.shard.name}
     assert "bytes are missing" in rows[0]["reason"]
-    assert after.file.provenance["repaired"] == {
+    assert after.file.provenance.to_json()["repaired"] == {
         "samples_before": 30,
         "samples": 30 - len(lost),
         "lost": len(lost),
@@ -82,7 +82,7 @@ def test_a_torn_shard(packed: Packed, copy: Path, tmp_path: Path) -> None:
         "shards": [where.shard.name],
         "list": "lost.csv",
     }
-    assert after.file.provenance["inputs"] == before.file.provenance["inputs"]
+    assert after.file.provenance.inputs == before.file.provenance.inputs
     assert after.labels == before.labels
     assert verify_dataset(tmp_path / "out").sound
     assert sum(len(batch) for batch in TraceLoader(tmp_path / "out", split=None)) == len(after)
@@ -103,7 +103,7 @@ def test_labels_and_order_stay(copy: Path, tmp_path: Path) -> None:
     where = spot(again, 0, "hidden.npy")
     flip(where.shard, where.offset + 140)
     assert repair_dataset(again, tmp_path / "again").samples == 28
-    repaired = DatasetIndex.open(tmp_path / "again").file.provenance["repaired"]
+    repaired = DatasetIndex.open(tmp_path / "again").file.provenance.to_json()["repaired"]
     assert (repaired["lost"], repaired["lost_before"]) == (1, 1)
 
 

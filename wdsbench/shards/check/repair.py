@@ -23,6 +23,7 @@ from wdsbench.shards.check.states import LayerStats
 from wdsbench.shards.check.table_check import shape_problems
 from wdsbench.shards.format.index import FieldEntry, IndexFile, LayerEntry
 from wdsbench.shards.format.kinds import main_member
+from wdsbench.shards.format.provenance import Repaired
 from wdsbench.shards.format.tar import END_BYTES
 from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.shards.write.writer import MEGABYTE, DatasetWriter
@@ -85,7 +86,7 @@ def repair_dataset(
         file = writer.finish(
             fields=run.fields(),
             layers=run.layers(),
-            provenance={**index.file.provenance, "repaired": run.provenance()},
+            provenance=index.file.provenance.model_copy(update={"repaired": run.repaired()}),
             labels=index.labels,
         )
     except BaseException:
@@ -174,17 +175,17 @@ class _Run:
             for layer, entry in enumerate(self._index.file.layers)
         ]
 
-    def provenance(self) -> dict[str, Any]:
-        """Return what the index says of the repair."""
-        before = self._index.file.provenance.get("repaired")
-        return {
-            "samples_before": len(self._index),
-            "samples": self.kept,
-            "lost": len(self.lost),
-            "lost_before": before["lost"] + before["lost_before"] if before else 0,
-            "shards": sorted(self.damaged),
-            "list": LOST_NAME,
-        }
+    def repaired(self) -> Repaired:
+        """Return the index's record of the repair."""
+        before = self._index.file.provenance.repaired
+        return Repaired(
+            samples_before=len(self._index),
+            samples=self.kept,
+            lost=len(self.lost),
+            lost_before=0 if before is None else before.lost + before.lost_before,
+            shards=tuple(sorted(self.damaged)),
+            list=LOST_NAME,
+        )
 
 
 def _shard_bytes(index: DatasetIndex) -> int:
@@ -197,6 +198,6 @@ def _shard_bytes(index: DatasetIndex) -> int:
 
 def _copy_reduction(index: DatasetIndex, writer: DatasetWriter) -> None:
     """Take over the components that states were reduced with."""
-    name = index.file.provenance.get("reduction")
-    if isinstance(name, str) and Path(name).name == name and (index.folder / name).is_file():
+    name = index.file.provenance.reduction
+    if name and Path(name).name == name and (index.folder / name).is_file():
         writer.add_file(name, (index.folder / name).read_bytes())

@@ -86,10 +86,9 @@ def check_scales(scales: CheckedArray, stats: LayerStats) -> None:
 
 def magnitudes(values: NDArray[Any]) -> NDArray[Any]:
     """Return magnitudes; of float16 as integers, which have the same order."""
-    if values.dtype != np.float16:
-        return np.abs(values)
-    bits: NDArray[Any] = values.view(np.uint16) & np.uint16(0x7FFF)
-    return bits
+    half = values.dtype == np.float16
+    found: NDArray[Any] = values.view(np.uint16) & np.uint16(0x7FFF) if half else np.abs(values)
+    return found
 
 
 def _largest(layer: NDArray[Any]) -> Any:

@@ -301,8 +301,8 @@ def _layer_problems(file: IndexFile, seen: LayerStats, *, whole: bool) -> Iterat
 
 def _file_problems(index: DatasetIndex) -> Iterator[Problem]:
     """Yield files beside the shards that are not what their name says."""
-    name = index.file.provenance.get("reduction")
-    if not isinstance(name, str):
+    name = index.file.provenance.reduction
+    if name is None:
         return
     match = _REDUCTION.fullmatch(name)
     try:

@@ -14,9 +14,8 @@ Columns of the table, one row a sample, rows in shard order (train, val, test):
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, TypeGuard
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, 
 
 from wdsbench.errors import ShardError
 from wdsbench.records import SPLITS
+from wdsbench.shards.format.provenance import Provenance
 from wdsbench.shards.format.table import TableSpec, is_table_name
 
 INDEX_NAME = "index.json"
@@ -119,7 +119,7 @@ class IndexFile(BaseModel):
     fields: dict[str, FieldEntry]
     splits: dict[Split, SplitEntry]
     layers: list[LayerEntry]
-    provenance: dict[str, Any]
+    provenance: Provenance
     labels: LabelsEntry | None = None
     table: TableSpec
 
@@ -152,16 +152,6 @@ def split_entries(columns: dict[str, NDArray[Any]]) -> dict[Split, SplitEntry]:
             unlabelled=int(np.isnan(labels).sum()),
         )
     return entries
-
-
-def is_layer_list(value: object, count: int) -> TypeGuard[list[int]]:
-    """Return whether ``value`` names ``count`` layers of a model, ascending, from 0."""
-    return (
-        isinstance(value, list)
-        and len(value) == count
-        and all(type(number) is int for number in value)
-        and all(before < after for before, after in pairwise([-1, *value]))
-    )
 
 
 def layers_in_words(layers: Sequence[int] | None) -> str:

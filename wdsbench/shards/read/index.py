@@ -17,7 +17,6 @@ from wdsbench.shards.format.index import (
     INDEX_NAME,
     IndexFile,
     LabelsEntry,
-    is_layer_list,
     parse_index,
     read_index,
 )
@@ -145,15 +144,15 @@ class DatasetIndex:
 
     @property
     def model_layers(self) -> tuple[int, ...] | None:
-        """Which of the model's layers the L stored ones are, ascending, from 0; None: all of them.
+        """Numbers of the L stored layers in the model, ascending, from 0; None: all of them.
 
         Raises:
-            ShardError: What the index says is no such list.
+            ShardError: The index does not list L layers.
         """
-        numbers = self.file.provenance.get("layers")
+        numbers = self.file.provenance.layers
         if numbers is None:
             return None
-        if not is_layer_list(numbers, self.num_layers):
+        if len(numbers) != self.num_layers:
             raise ShardError(
                 f"layers are {str(numbers)[:200]}, expected {self.num_layers} ascending integers",
                 shard=str(self.folder / INDEX_NAME),

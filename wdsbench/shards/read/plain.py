@@ -29,7 +29,6 @@ from wdsbench.shards.format.index import (
     IndexFile,
     ShardEntry,
     as_split,
-    is_layer_list,
     layers_in_words,
     split_entries,
 )
@@ -43,6 +42,7 @@ from wdsbench.shards.format.kinds import (
     member_names,
 )
 from wdsbench.shards.format.names import question_bytes
+from wdsbench.shards.format.provenance import Provenance, is_layer_list
 from wdsbench.shards.format.table import TableSpec
 from wdsbench.shards.read.index import DatasetIndex
 
@@ -118,7 +118,7 @@ def index_tars(paths: Sequence[Path]) -> DatasetIndex:
         fields=fields,
         splits=split_entries(columns),
         layers=[],
-        provenance={} if first.layers is None else {"layers": first.layers},
+        provenance=Provenance() if first.layers is None else Provenance(layers=first.layers),
         table=TableSpec(file="", size_bytes=0, xxh3="", columns=[]),
     )
     return _PlainIndex(Path(), file, columns)
@@ -271,8 +271,9 @@ def _read_meta(path: Path, descriptor: int, sample: _Sample, layers: int) -> Non
         sample.tokens = len(meta.get("tokens") or ()) or sample.state_tokens
         sample.label = float(math.nan if meta.get("label") is None else meta["label"])
         sample.score = float(math.nan if meta.get("score") is None else meta["score"])
-        if is_layer_list(meta.get("layers"), layers):  # else it is somebody else's
-            sample.layers = meta["layers"]
+        numbers = meta.get("layers")  # another writer's key may have the same name
+        if is_layer_list(numbers) and len(numbers) == layers:
+            sample.layers = numbers
     except (ValueError, TypeError) as error:
         raise DecodeError(
             f"not the JSON of a trace: {error}",

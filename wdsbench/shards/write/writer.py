@@ -27,6 +27,7 @@ from wdsbench.shards.format.index import (
     split_entries,
     superseded_tables,
 )
+from wdsbench.shards.format.provenance import Provenance
 from wdsbench.shards.format.rows import SampleRow, columns_of
 from wdsbench.shards.format.table import write_table
 from wdsbench.shards.format.tar import Pieces
@@ -217,7 +218,7 @@ class DatasetWriter:
         *,
         fields: dict[str, FieldEntry],
         layers: list[LayerEntry],
-        provenance: dict[str, Any],
+        provenance: Provenance,
         labels: LabelsEntry | None = None,
     ) -> IndexFile:
         """Close the shards, write table and index, and return what the index says.
