@@ -123,7 +123,7 @@ def test_errors_are_one_line(
 ) -> None:
     for words, error in (
         ((tmp_path / "none*",), "no file matches"),
-        ((packed.folder, "--ranges", -1), "--ranges -1"),
+        ((packed.folder, "--ranges", -1), "--ranges is -1"),
         ((packed.folder, packed.folder.parent / "traces_data"), "not both"),
     ):
         assert run(*words) == 1

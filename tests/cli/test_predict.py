@@ -51,7 +51,7 @@ def test_scores_are_written_and_told(
     printed = capsys.readouterr().out
     assert printed.startswith("length: 90 traces, ")
     assert "; AUROC 0." in printed
-    assert "also those it may have been trained on" in printed
+    assert "including those it may have been trained on" in printed
     with out.open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["question_id"] for row in rows] == sorted(packed.raws)

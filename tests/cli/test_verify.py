@@ -89,7 +89,7 @@ def test_repair(damaged: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     out = tmp_path / "fixed"
     assert run(damaged, "--repair", "--out", out) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == f"19 samples are whole, 1 are lost -> {out}"
+    assert lines[0] == f"19 samples are intact, 1 are lost -> {out}"
     assert lines[-1] == f"  note: {out / 'lost.csv'} lists all lost samples"
     assert run(out) == 0
     capsys.readouterr()
@@ -147,7 +147,7 @@ def test_recompute(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         words = ("--recompute", 4, "--model", DEMO / "model")
         assert run(tmp_path / "traces", *words) == 0
         out = capsys.readouterr().out
-        assert "4 traces run again: as stored" in out
+        assert "4 traces recomputed: as stored" in out
         assert "states    0" in out
         assert run(tmp_path / "traces", *words, "--json") == 0
         report = json.loads(capsys.readouterr().out)["recompute"]
@@ -186,15 +186,15 @@ def test_errors_are_one_line(
 ) -> None:
     raw = packed.folder.parent / "traces_data"
     for words, error in (
-        ((packed.folder, "--repair"), "--repair and --out go together"),
-        ((packed.folder, "--out", tmp_path / "x"), "--repair and --out go together"),
-        ((raw, "--repair", "--out", tmp_path / "x"), "--repair takes one data set"),
-        ((packed.folder, "--recompute", 2), "--model M go together"),
+        ((packed.folder, "--repair"), "--repair and --out must be given together"),
+        ((packed.folder, "--out", tmp_path / "x"), "--repair and --out must be given together"),
+        ((raw, "--repair", "--out", tmp_path / "x"), "--repair needs one data set"),
+        ((packed.folder, "--recompute", 2), "--model M must be given together"),
         ((packed.folder, raw), "not both"),
         ((packed.folder, damaged), "one data set at a time"),
-        ((raw, "--fast"), "--fast is for data sets"),
+        ((raw, "--fast"), "--fast needs a data set"),
         ((tmp_path / "nothing*",), "no file matches"),
-        ((packed.folder, "--threads", 0), "--threads 0"),
+        ((packed.folder, "--threads", 0), "--threads is 0"),
         ((damaged, "--repair", "--out", packed.folder), "already holds a data set"),
     ):
         assert run(*words) == 1

@@ -93,9 +93,12 @@ def test_layers_are_named_as_the_model_names_them(
         assert json.loads(capsys.readouterr().out)["layers"] == layers
     assert run("view", path, "--json") == 0
     assert json.loads(capsys.readouterr().out)["layers"] == [0, 15, 31]
-    for text in ("1", "-4", "x", "32"):
+    for text in ("1", "-4", "32"):
         assert run("view", path, "--layers", text) == 1
-        assert f"'{text}' is not a layer; the trace has 0, 15, 31 (-1" in capsys.readouterr().err
+        assert (
+            f"--layers: {text} is not a layer; the trace has 0, 15, 31 (-1"
+            in capsys.readouterr().err
+        )
 
 
 def test_missing_maps_are_said_with_the_option_that_keeps_them(
@@ -105,7 +108,7 @@ def test_missing_maps_are_said_with_the_option_that_keeps_them(
     assert "repack with --attention full" in capsys.readouterr().err
     assert run("view", str(packed.folder), "--head", "0", "--out", "b.png") == 1
     error = capsys.readouterr().err
-    assert "single heads are not kept; repack with --attention heads" in error
+    assert "single heads are not stored; repack with --attention heads" in error
     assert error.count("\n") == 1
     assert not (tmp_path / "b.png").exists()
 
@@ -140,11 +143,11 @@ def test_scores_of_a_whole_trace_are_refused_by_name(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--layers", "9"), "'9' is not a layer; the trace has 0 to 2"),
-        (("--layers", "x"), "'x' is not a layer"),
-        (("--layers", ""), "names none"),
+        (("--layers", "9"), "--layers: 9 is not a layer; the trace has 0 to 2"),
+        (("--layers", "x"), "--layers 'x' is not a comma list of integers"),
+        (("--layers", ""), "--layers is empty; the trace has 0 to 2"),
         (("--head", "7"), "the trace has heads 0 to 1"),
-        (("--out", "a.pdf"), "ends in none of .png"),
+        (("--out", "a.pdf"), "--out is a.pdf; the name must end in .png"),
         (("--trace", "0", "--question", "q"), "give one of them"),
         (("--trace", "99"), "holds 12 traces, 0 to 11"),
     ],
@@ -167,7 +170,7 @@ def test_too_many_layers_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixt
     deep = make_dataset(tmp_path / "deep", traces=4, layers=10)
     every = ",".join(map(str, range(10)))
     assert run("view", str(deep.folder), "--layers", every) == 1
-    assert "10 side by side; at most 8 fit" in capsys.readouterr().err
+    assert "10 layers; at most 8 fit side by side" in capsys.readouterr().err
     # One layer twice is one.
     assert run("view", str(deep.folder), "--layers", "1,1,-9", "--norms", "--json") == 0
     assert json.loads(capsys.readouterr().out)["layers"] == [1]

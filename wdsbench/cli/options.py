@@ -62,10 +62,10 @@ def _parameter(field: dataclasses.Field[Any], kind: Any) -> inspect.Parameter:
         value = "<str,...>" if metadata.get("comma") else "<str>"
     elif plain is bool:
         flag = f"{flag}/--no-{flag.removeprefix('--')}" if default is True else flag
-    texts = {
-        "help": metadata["help"],
-        "metavar": None if plain is bool else metadata.get("metavar") or value,
-    }
+    if metadata.get("argument"):
+        value = field.name.upper()
+    metavar = None if plain is bool else metadata.get("metavar") or value
+    texts = {"help": metadata["help"], "metavar": metavar}
     annotation = plain | None if optional else plain
     if metadata.get("argument"):
         return _keyword(field.name, annotation, typer.Argument(default, **texts))

@@ -70,7 +70,7 @@ def say_splits(splits: Mapping[str, Any]) -> None:
         )
 
 
-def print_table(names: Sequence[str], rows: Sequence[Sequence[Any]], title: str = "") -> None:
+def print_table(title: str, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Print a table without lines, columns of numbers aligned to the right; no rows: nothing."""
     if not rows:
         return

@@ -1,33 +1,36 @@
-"""The main job on the embedded model: extract, score, pack, train, report.
+"""The main job on the embedded model: extract, score, pack, train, view.
 
-Each stage is the function behind a command, so the demo is also the shortest description of how
-they fit together. A stage whose output is complete for the same settings is not repeated:
-``demo.json`` keeps the settings and names the stages that have ended.
+Each stage calls the function of a command, so this file also shows how they fit together. A stage
+is not repeated if its output is complete for the same settings: ``demo.json`` stores the settings
+and the names of the finished stages.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import wdsbench
+from wdsbench.demo.options import DemoOptions
 from wdsbench.detect.registry import DETECTOR_NAMES
 from wdsbench.errors import PackError
 from wdsbench.files import atomic_file
+from wdsbench.jobs.pack import PackJob, pack
+from wdsbench.jobs.train import TrainJob, train
+from wdsbench.jobs.view import ViewJob, view
 from wdsbench.llm.extract import extract
 from wdsbench.llm.model import load_model
 from wdsbench.llm.questions import read_questions
 from wdsbench.llm.score import score_traces
-from wdsbench.pack import PackOptions, pack
 from wdsbench.progress import Progress, no_progress
 from wdsbench.traces.scores import SCORES_NAME
-from wdsbench.train.config import TrainConfig
 from wdsbench.train.results import RESULTS_NAME, Results, load_results
-from wdsbench.train.run import result_files, train
+from wdsbench.train.run import result_files
 
 HOME = Path(__file__).parent
 MODEL = HOME / "model"
@@ -37,50 +40,36 @@ STATE_NAME = "demo.json"
 TRACES_NAME = "traces_data"
 SHARDS_NAME = "shards"
 RUNS_NAME = "runs"
+PAGE_NAME = "trace.html"
 
-#: What the demo compares: everything there is.
+#: The detectors of the demo.
 DETECTORS = DETECTOR_NAMES
 
-#: Answers of the embedded model are one to three words and a full stop.
+#: The embedded model answers in one to three words and a full stop.
 MAX_NEW_TOKENS = 8
 
 _RUN_FILES = {
-    "results.json": "all figures of the run",
-    "report.md": "the table, to paste",
+    "results.json": "all metrics of the run",
+    "report.md": "the table in Markdown",
     "scores.csv": "every detector's score of every test answer",
     "metrics.jsonl": "loss and AUROC of every epoch",
     "roc.png": "ROC curves",
     "curves.png": "loss and AUROC over epochs",
-    "reliability.png": "what probabilities promise, and what came",
-    "checkpoints": "the detectors, ready to score other traces",
+    "reliability.png": "predicted probabilities against observed rates",
+    "checkpoints": "the detectors, for wdsbench predict",
 }
 
 
 @dataclass(frozen=True)
-class DemoOptions:
-    """Settings of a demo run.
-
-    Attributes:
-        questions: How many of the embedded questions are asked.
-        seed: Of training.
-        fresh: Repeat every stage.
-    """
-
-    questions: int = 6400
-    seed: int = 0
-    fresh: bool = False
-
-
-@dataclass(frozen=True)
 class DemoOutcome:
-    """Results, and (path, what it is) of everything made."""
+    """Results, and (path, description) of every output."""
 
     results: Results
     files: list[tuple[Path, str]]
 
 
 class _Stages:
-    """Runs stages in order; from the first that is not done on, all are run."""
+    """Stages in order; after the first one that is not finished, all are run."""
 
     def __init__(self, out: Path, settings: dict[str, Any], say: Callable[[str], None]) -> None:
         self._path = out / STATE_NAME
@@ -93,9 +82,9 @@ class _Stages:
                 self._done = list(state["done"])
 
     def run(self, name: str, outputs: list[Path], work: Callable[[], str]) -> None:
-        """Run a stage unless it is done and its outputs are there; ``work`` returns a summary."""
+        """Run a stage unless it is finished and its outputs exist; ``work`` returns a summary."""
         if name in self._done and all(path.exists() for path in outputs):
-            self._say(f"{name}: done before")
+            self._say(f"{name}: finished before")
             return
         self._done = self._done[: self._done.index(name)] if name in self._done else self._done
         self._save()
@@ -104,10 +93,11 @@ class _Stages:
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
+        started = time.perf_counter()
         summary = work()
         self._done.append(name)
         self._save()
-        self._say(f"{name}: {summary}")
+        self._say(f"{name}: {summary}, {time.perf_counter() - started:.1f} s")
 
     def _save(self) -> None:
         state = {"settings": self._settings, "done": self._done}
@@ -116,36 +106,60 @@ class _Stages:
 
 
 def run_demo(
-    out: Path,
-    options: DemoOptions | None = None,
+    options: DemoOptions,
     *,
     say: Callable[[str], None] = lambda _: None,
     progress: Progress = no_progress,
 ) -> DemoOutcome:
-    """Run the main job into ``out`` and return its results.
+    """Run the main job into ``options.out`` and return its results.
+
+    The folder is created if it is missing; only files of a demo are removed from it.
 
     Args:
-        out: Made where it does not exist; only what a demo made is ever removed from it.
         options: See :class:`DemoOptions`.
-        say: Takes one line after every stage.
+        say: Called with one line after every stage.
         progress: Draws bars.
 
     Raises:
-        PackError: ``out`` holds something that is not a demo.
+        PackError: The folder holds something that is not a demo.
     """
-    options = options or DemoOptions()
+    out = options.out
     if out.exists() and not (out / STATE_NAME).exists() and any(out.iterdir()):
-        raise PackError(f"{out} is not empty and not a demo; choose another --out")
+        raise PackError(f"{out} is not empty and not a demo; choose another --out.")
     out.mkdir(parents=True, exist_ok=True)
     if options.fresh:
         (out / STATE_NAME).unlink(missing_ok=True)
-    settings = {**asdict(options), "wdsbench": wdsbench.__version__}
-    del settings["fresh"]
+    settings = {
+        "questions": options.questions,
+        "seed": options.seed,
+        "wdsbench": wdsbench.__version__,
+    }
+    started = time.perf_counter()
     stages = _Stages(out, settings, say)
-    questions = read_questions(QUESTIONS, options.questions)
-    traces, scores, shards = out / TRACES_NAME, out / SCORES_NAME, out / SHARDS_NAME
+    for name, outputs, work in _stages(options, progress):
+        stages.run(name, outputs, work)
+    say(f"all: {time.perf_counter() - started:.1f} s")
     run, top = out / RUNS_NAME / "demo", out / RESULTS_NAME
-    pattern = [str(traces / "*.pkl*")]
+    files = [
+        (out / TRACES_NAME, "raw traces, as wdsbench extract writes them"),
+        (out / SCORES_NAME, "the score of every answer"),
+        (out / SHARDS_NAME, "the data set: tar shards and index"),
+        *((path, _RUN_FILES[path.name]) for path in result_files(run)),
+        (out / PAGE_NAME, "one trace: attention, norms and a detector's scores, in a browser"),
+        (top, "copy of the metrics"),
+    ]
+    return DemoOutcome(load_results(top), files)
+
+
+def _stages(
+    options: DemoOptions, progress: Progress
+) -> list[tuple[str, list[Path], Callable[[], str]]]:
+    """Return name, outputs and function of each stage."""
+    out = options.out
+    traces, scores, shards = out / TRACES_NAME, out / SCORES_NAME, out / SHARDS_NAME
+    run, top, page = out / RUNS_NAME / "demo", out / RESULTS_NAME, out / PAGE_NAME
+    pattern = (str(traces / "*.pkl*"),)
+    questions = read_questions(QUESTIONS, options.questions)
 
     def do_extract() -> str:
         model, tokenizer = load_model(MODEL)
@@ -165,26 +179,31 @@ def run_demo(
         return f"{report.scored} answers, {1 - report.exact_match:.1%} wrong"
 
     def do_pack() -> str:
-        packing = PackOptions(score_column="exact_match", attention=("edges", "heads", "sketch"))
-        report = pack(pattern, shards, scores=scores, options=packing, progress=progress)
+        job = PackJob(
+            traces=pattern,
+            out=shards,
+            scores=scores,
+            score_column="exact_match",
+            attention=("edges", "heads", "sketch"),
+        )
+        report = pack(job, progress=progress)
         return f"{report.samples} samples, {report.bytes_written / 1e6:.0f} MB of shards"
 
     def do_train() -> str:
-        config = TrainConfig(seed=options.seed)
-        results = train(shards, DETECTORS, run, config, progress)
+        job = TrainJob(shards=shards, detectors=("all",), out=run, seed=options.seed)
+        results = train(job, progress=progress)
         with atomic_file(top) as file:
             file.write((run / RESULTS_NAME).read_bytes())
         return f"{len(results.detectors)} detectors"
 
-    stages.run("extract", [traces], do_extract)
-    stages.run("score", [scores], do_score)
-    stages.run("pack", [shards], do_pack)
-    stages.run("train", [run, top], do_train)
-    files = [
-        (traces, "raw traces, as wdsbench extract writes them"),
-        (scores, "how right every answer was"),
-        (shards, "the data set: tar shards and index"),
-        *((path, _RUN_FILES[path.name]) for path in result_files(run)),
-        (top, "the same figures, at the top"),
+    def do_view() -> str:
+        drawn = view(ViewJob(path=str(shards), out=page, scores=run / "checkpoints" / "lstm"))
+        return f"trace {drawn.trace}"
+
+    return [
+        ("extract", [traces], do_extract),
+        ("score", [scores], do_score),
+        ("pack", [shards], do_pack),
+        ("train", [run, top], do_train),
+        ("view", [page], do_view),
     ]
-    return DemoOutcome(load_results(top), files)

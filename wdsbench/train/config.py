@@ -41,7 +41,7 @@ FREE_ON_RESUME = frozenset(
 )
 
 
-def _option(default: Any, text: str, **words: str) -> Any:
+def _option(default: Any, text: str, **words: str | bool) -> Any:
     """Return a dataclass field with a help text."""
     return dataclasses.field(default=default, metadata={"help": text, **words})
 
@@ -132,6 +132,7 @@ class TrainOptions(TrainConfig):
         ("lstm",),
         f"Detectors, as a comma list or repeated: {', '.join(DETECTOR_NAMES)}; or all.",
         flag="--detector",
+        comma=True,
     )
     out: Path = dataclasses.field(
         default=Path("runs/train"), metadata={"help": "Folder for results and checkpoints."}

@@ -1,0 +1,50 @@
+"""Training and evaluation of detectors on a data set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from wdsbench.options import option, part_of
+from wdsbench.progress import Progress, no_progress
+from wdsbench.train.config import TrainOptions
+
+if TYPE_CHECKING:
+    from wdsbench.train.results import Results
+    from wdsbench.train.trials import SearchResult
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainJob(TrainOptions):
+    """Options of :func:`train`."""
+
+    shards: Path = option(help="Folder of the data set.", argument=True)
+
+
+def train(
+    job: TrainJob,
+    *,
+    progress: Progress = no_progress,
+    on_search: Callable[[SearchResult], None] | None = None,
+) -> Results:
+    """Train detectors and measure them on the test split; write everything to ``job.out``.
+
+    Under ``torchrun`` every rank calls this; all return the same results, the first rank writes.
+
+    Args:
+        job: The options.
+        progress: Draws bars.
+        on_search: Called on the first rank after the search for each detector.
+
+    Raises:
+        ValueError: An option is invalid, or the device does not exist.
+        DetectorError: The data cannot be used, or no detector could be trained.
+        StoppedError: A signal stopped the run; its state is saved.
+        RankError: Another rank failed.
+    """
+    from wdsbench.train.command import run_training
+
+    options = part_of(TrainOptions, job)
+    return run_training(job.shards, options, progress=progress, on_search=on_search)

@@ -1,0 +1,129 @@
+"""Checks of a data set or of raw traces, and repair of a damaged data set."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from wdsbench.cores import usable_cores
+from wdsbench.jobs.sources import names_shards, open_sources
+from wdsbench.options import option
+from wdsbench.progress import Progress, no_progress
+
+if TYPE_CHECKING:
+    from wdsbench.llm.recompute import RecomputeReport
+    from wdsbench.shards.check.repair import RepairReport
+    from wdsbench.shards.check.verify import VerifyReport
+    from wdsbench.traces.verify import RawReport
+
+    Checked: TypeAlias = VerifyReport | RawReport
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyJob:
+    """Options of :func:`verify`."""
+
+    sources: tuple[str, ...] = option(
+        help="Folder of a data set, tar files, or raw traces (paths or quoted patterns).",
+        argument=True,
+    )
+    fast: bool = option(False, "For a data set: check sizes, headers and the table only.")
+    repair: bool = option(False, "For a data set: write its intact samples to --out.")
+    out: Path | None = option(None, "For --repair: folder of the new data set.")
+    recompute: int | None = option(
+        None, "Also run this number of random traces through --model and compare."
+    )
+    model: str | None = option(None, "The model that made the traces.")
+    dtype: str = option("float32", "Precision of the model: float32, float16 or bfloat16.")
+    device: str = option("cpu", "Device of the model: cpu, cuda, cuda:1, ...")
+    layers: tuple[int, ...] | None = option(
+        None, "Layers that were kept, as 0,15,31 [those that the traces name, else all]."
+    )
+    seed: int = option(0, "Seed of the choice of traces.")
+    threads: int | None = option(None, "Shards checked in parallel [usable cores, at most 8].")
+
+    def __post_init__(self) -> None:
+        """Check which options are given together."""
+        if self.repair != (self.out is not None):
+            raise ValueError(
+                "--repair and --out must be given together; the damaged data set is not changed."
+            )
+        if (self.recompute is None) != (self.model is None):
+            raise ValueError("--recompute N and --model M must be given together.")
+        if self.threads is not None and self.threads < 1:
+            raise ValueError(f"--threads is {self.threads}; must be at least 1.")
+        if self.repair and (len(self.sources) > 1 or self.fast or self.recompute is not None):
+            raise ValueError("--repair needs one data set, without --fast and --recompute.")
+
+
+@dataclass(frozen=True)
+class Verified:
+    """Result of :func:`verify`.
+
+    Attributes:
+        kind: ``dataset`` or ``raw``.
+        report: Counts and problems.
+        recomputed: Comparison with the model; None if not asked for, or there are problems.
+    """
+
+    kind: str
+    report: Checked
+    recomputed: RecomputeReport | None = None
+
+    @property
+    def sound(self) -> bool:
+        """True if there is no problem and no deviation."""
+        return self.report.sound and (self.recomputed is None or self.recomputed.sound)
+
+
+def verify(job: VerifyJob, *, progress: Progress = no_progress) -> Verified | RepairReport:
+    """Check shards against their index, or raw traces; or repair a data set.
+
+    Raises:
+        ShardError, TraceError: The data cannot be opened.
+        ValueError: An option does not apply to this kind of data.
+    """
+    sources = list(job.sources)
+    shards = names_shards(sources)
+    if job.out is not None:
+        if not shards:
+            raise ValueError("--repair needs one data set, without --fast and --recompute.")
+        from wdsbench.shards.check.repair import repair_dataset
+
+        return repair_dataset(Path(sources[0]), job.out, progress=progress)
+    report = _checked(job, shards, progress)
+    again = _recomputed(job, shards, progress) if report.sound and job.model else None
+    return Verified("dataset" if shards else "raw", report, again)
+
+
+def _checked(job: VerifyJob, shards: bool, progress: Progress) -> Checked:
+    sources = list(job.sources)
+    if not shards:
+        from wdsbench.traces.verify import verify_raw
+
+        if job.fast:
+            raise ValueError("--fast needs a data set; raw traces have no index.")
+        return verify_raw(sources, progress=progress)
+    from wdsbench.shards.check.verify import tar_paths, verify_dataset, verify_tars
+
+    threads = job.threads or min(usable_cores(), 8)
+    if Path(sources[0]).is_dir():
+        return verify_dataset(Path(sources[0]), fast=job.fast, threads=threads, progress=progress)
+    return verify_tars(tar_paths(sources), fast=job.fast, threads=threads, progress=progress)
+
+
+def _recomputed(job: VerifyJob, shards: bool, progress: Progress) -> RecomputeReport:
+    from wdsbench.llm.model import load_model
+    from wdsbench.llm.recompute import recompute
+    from wdsbench.llm.stored import pick_from_dataset, pick_from_raw
+
+    assert job.model is not None
+    assert job.recompute is not None
+    if shards:
+        traces = pick_from_dataset(open_sources(job.sources), job.recompute, job.seed)
+    else:
+        traces = pick_from_raw(list(job.sources), job.recompute, job.seed)
+    layers = None if job.layers is None else list(job.layers)
+    model = load_model(job.model, job.dtype, job.device)
+    return recompute(traces, *model, layers=layers, progress=progress)

@@ -1,0 +1,165 @@
+"""One trace as a picture or a page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from wdsbench.options import option
+
+if TYPE_CHECKING:
+    from wdsbench.shards.read.index import DatasetIndex
+    from wdsbench.train.sliding import TokenScores
+    from wdsbench.view.trace import ViewedTrace
+
+_PICTURE, _PAGES = ".png", (".html", ".htm")
+_PANELS = ("graph", "heatmap", "norms")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewJob:
+    """Options of :func:`view`."""
+
+    path: str = option(help="Data set (folder or tar files), or raw trace file.", argument=True)
+    trace: int | None = option(None, "Position of the trace, from 0 [0].")
+    sample: str | None = option(None, "Or its member key.")
+    question: str | None = option(None, "Or its question id.")
+    layers: tuple[int, ...] | None = option(
+        None, "Layers of the model to draw, as 0,15,-1 [first, middle, last]."
+    )
+    head: int | None = option(None, "Attention head to draw [mean over heads].")
+    graph: bool = option(False, "Draw attention graphs.")
+    heatmap: bool = option(False, "Draw attention maps and sketches.")
+    norms: bool = option(False, "Draw norms of the states.")
+    scores: Path | None = option(None, "Folder of a detector: draw its score at each token.")
+    out: Path | None = option(None, "A .png or .html file [view-....png in this folder].")
+
+    def __post_init__(self) -> None:
+        """Check the kind of file."""
+        if self.out is not None and self.out.suffix.lower() not in (_PICTURE, *_PAGES):
+            raise ValueError(f"--out is {self.out}; the name must end in .png or .html.")
+
+    @property
+    def panels(self) -> list[str]:
+        """Panels that are drawn: those asked for, or all."""
+        return [name for name in _PANELS if getattr(self, name)] or list(_PANELS)
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A drawn trace.
+
+    Attributes:
+        path: The file.
+        trace: Name of the trace.
+        description: Its question, label and sizes.
+        layers: Numbers of the drawn layers in the model.
+        panels: Drawn panels.
+        notes: Facts about missing or reduced attention.
+    """
+
+    path: Path
+    trace: str
+    description: str
+    layers: list[int]
+    panels: list[str]
+    notes: list[str]
+
+
+def view(job: ViewJob) -> Drawing:
+    """Draw one trace: attention graph and map, norms of the states, a detector's scores.
+
+    Raises:
+        ValueError: There is no such trace, layer or head.
+        WdsbenchError: The data cannot be read, or has nothing that the panels need.
+    """
+    from wdsbench.view.source import Wanted, open_trace
+
+    viewed, index = open_trace(job.path, Wanted(job.trace, job.sample, job.question))
+    panels = job.panels
+    layers = _positions(job.layers, viewed.layer_names)
+    _check(viewed, panels, layers, job.head, scored=job.scores is not None)
+    scores = None if job.scores is None else _scores(job.scores, viewed, index)
+    out = job.out or Path(f"view-{viewed.slug}{_PICTURE}")
+    if out.suffix.lower() == _PICTURE:
+        from wdsbench.view.figure import draw_trace as draw
+    else:
+        from wdsbench.view.page import write_page as draw
+    draw(out, viewed, panels=panels, layers=layers, head=job.head, scores=scores)
+    return Drawing(
+        path=out,
+        trace=viewed.name,
+        description=viewed.described,
+        layers=[viewed.layer_names[layer] for layer in layers],
+        panels=[*panels, *(["scores"] if scores else [])],
+        notes=viewed.remarks(job.head) if {"graph", "heatmap"} & set(panels) else [],
+    )
+
+
+def _positions(wanted: Sequence[int] | None, names: Sequence[int]) -> list[int]:
+    """Return the positions of layers given by their numbers in the model; negative ones count from
+    the end.
+    """
+    count = len(names)
+    if wanted is None:
+        return sorted({0, count // 2, count - 1})
+    # If layers were chosen, those between are missing.
+    stored = f"0 to {count - 1}" if names[-1] == count - 1 else ", ".join(map(str, names))
+    positions = []
+    for number in wanted:
+        if number not in names and not -count <= number < 0:
+            raise ValueError(
+                f"--layers: {number} is not a layer; the trace has {stored} (-1 is the last)."
+            )
+        positions.append(names.index(number) if number in names else count + number)
+    if not positions:
+        raise ValueError(f"--layers is empty; the trace has {stored}.")
+    return list(dict.fromkeys(positions))
+
+
+def _check(
+    viewed: ViewedTrace, panels: list[str], layers: list[int], head: int | None, *, scored: bool
+) -> None:
+    """Check that there is something to draw, and everything that was asked for by name."""
+    from wdsbench.view.figure import MOST_LAYERS
+
+    if len(layers) > MOST_LAYERS:
+        raise ValueError(
+            f"--layers names {len(layers)} layers; at most {MOST_LAYERS} fit side by side (a page,"
+            " --out page.html, has a slider over all)."
+        )
+    attention = [name for name in panels if name in ("graph", "heatmap")]
+    drawn = viewed.has_attention or ("heatmap" in panels and viewed.sketch is not None)
+    if attention and not drawn and not scored and len(attention) == len(panels):
+        kind = "full" if "heatmap" in panels else "edges"
+        raise viewed.error(f"no attention is stored that could be drawn; {viewed.remedy(kind)}")
+    if head is None or not attention:
+        return
+    heads = viewed.num_heads
+    if not heads:
+        raise viewed.error(
+            f"single heads are not stored; {viewed.remedy('heads')}, or full for whole maps"
+        )
+    if not 0 <= head < heads:
+        raise ValueError(f"--head is {head}; the trace has heads 0 to {heads - 1}.")
+
+
+def _scores(checkpoint: Path, viewed: ViewedTrace, index: DatasetIndex | None) -> TokenScores:
+    """Return the scores of a detector along the trace."""
+    from wdsbench.train.checkpoint import load_detector
+    from wdsbench.train.fitted import StoredTraces
+    from wdsbench.train.predict import find_checkpoint
+    from wdsbench.train.sliding import slide
+
+    stored = StoredTraces.of(index) or StoredTraces(
+        viewed.num_layers, viewed.hidden.shape[2], model_layers=viewed.model_layers
+    )
+    return slide(
+        load_detector(find_checkpoint(checkpoint)),
+        viewed.hidden,
+        tokens=viewed.num_tokens,
+        prompt_length=viewed.prompt_length,
+        stored=stored,
+    )
