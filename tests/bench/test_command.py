@@ -48,8 +48,8 @@ def test_the_last_line_is_json(
     ("words", "wrong"),
     [
         (("--cases", "A,Z"), "--cases 'A,Z': not a list of A, S"),
-        (("--scale", "2"), "--scale 2.0 must be in (0, 1]"),
-        (("--repeats", "0"), "--repeats 0 at least 1"),
+        (("--scale", "2"), "--scale is 2.0; must be above 0 and at most 1"),
+        (("--repeats", "0"), "--repeats is 0; must be at least 1"),
         (("--plot", "stream.jpeg"), "stream.jpeg: the suffix is not one of .png, .svg"),
     ],
 )
