@@ -203,7 +203,7 @@ def test_damage_is_named_and_nothing_is_left(packed: Path, tmp_path: Path) -> No
     assert caught.value.shard == str(shard)
     assert list((tmp_path / "back").iterdir()) == []
     shard.write_bytes(data[:600])
-    with pytest.raises(ShardError, match="cut short"):
+    with pytest.raises(ShardError, match="the file ends here"):
         unpack(packed, tmp_path / "back")
 
 

@@ -4,8 +4,6 @@ them again.
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,22 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wdsbench import _core
-from wdsbench.errors import DecodeError, ShardError
 from wdsbench.records import EdgeLists
-from wdsbench.shards.format.kinds import (
-    ATTENTION,
-    EDGES_INDEX,
-    EDGES_POINTER,
-    EDGES_WEIGHT,
-    HEADS_INDEX,
-    HEADS_POINTER,
-    HEADS_WEIGHT,
-    HIDDEN,
-    HIDDEN_SCALE,
-    META,
-)
 from wdsbench.shards.read.index import DatasetIndex
+from wdsbench.shards.read.sample import StoredSample
 from wdsbench.traces.files import expand_patterns
 from wdsbench.traces.read import read_traces
 
@@ -130,103 +115,21 @@ def _from_raw(trace: Any) -> StoredTrace:
 
 
 def _from_shard(index: DatasetIndex, row: int) -> StoredTrace:
-    number = int(np.searchsorted(index.first_rows, row, side="right")) - 1
-    shard = _Shard(index, number, row)
-    meta = json.loads(shard.read(META) or b"{}")
-    hidden = shard.array(HIDDEN)
-    assert hidden is not None
-    scale = shard.array(HIDDEN_SCALE)
-    if scale is not None:
-        hidden = hidden.astype(np.float32) * scale[:, None, None]
-    logprobs = meta.get("token_logprobs")
-    tokens = [int(token) for token in meta.get("tokens") or ()]
-    halves = shard.array(ATTENTION)
-    provenance = index.file.provenance
-    threshold = provenance.head_threshold
-    prompt = int(index.columns["prompt_length"][row])
+    sample = StoredSample(index, row)
+    table, provenance = index.sample_row(row), index.file.provenance
+    shard = index.file.shardlist[int(index.columns["shard"][row])].url
+    meta, maps = sample.meta(), sample.maps()
     return StoredTrace(
-        place=f"{shard.name}, sample {index.key(row)}",
-        question_id=index.question_id(row),
-        tokens=tokens,
-        prompt_length=None if prompt < 0 else prompt,
-        hidden=None if provenance.reduction else hidden,
-        logprobs=None
-        if logprobs is None
-        else np.array([-np.inf if value is None else value for value in logprobs], np.float32),
-        maps=None if halves is None else _whole_maps(halves, len(tokens)),
-        edges=shard.edges(EDGES_INDEX, EDGES_WEIGHT, EDGES_POINTER),
+        place=f"{shard}, sample {table.key}",
+        question_id=table.question_id,
+        tokens=[int(token) for token in meta.get("tokens") or ()],
+        prompt_length=None if table.prompt_length < 0 else table.prompt_length,
+        hidden=None if provenance.reduction else sample.states(),
+        logprobs=sample.logprobs(meta),
+        maps=None if maps is None else list(maps),
+        edges=sample.edges(),
         edge_rule=provenance.edge_rule,
-        heads=shard.edges(HEADS_INDEX, HEADS_WEIGHT, HEADS_POINTER),
-        head_threshold=None if threshold is None else float(threshold),
+        heads=sample.heads(),
+        head_threshold=provenance.head_threshold,
         layers=index.model_layers,
     )
-
-
-@dataclass(frozen=True)
-class _Shard:
-    """The members of one sample."""
-
-    index: DatasetIndex
-    number: int
-    row: int
-
-    @property
-    def name(self) -> str:
-        return self.index.file.shardlist[self.number].url
-
-    def read(self, member: str) -> bytes | None:
-        """Return a member's bytes, or None where the sample has none."""
-        offset, size = (
-            int(self.index.member(member, part)[self.row]) for part in ("offset", "size")
-        )
-        if not size:
-            return None
-        path = self.index.shard_path(self.number)
-        try:
-            with path.open("rb") as file:
-                data = os.pread(file.fileno(), size, offset)
-                while 0 < len(data) < size and (
-                    more := os.pread(file.fileno(), size - len(data), offset + len(data))
-                ):
-                    data += more
-        except OSError as error:
-            raise ShardError(f"cannot read: {error.strerror}", shard=str(path)) from error
-        if len(data) < size:
-            raise ShardError(
-                "the shard ends here; `wdsbench verify` lists what is damaged",
-                shard=str(path),
-                member=self.index.member_name(self.row, member),
-                offset_bytes=offset + len(data),
-            )
-        return data
-
-    def array(self, member: str) -> NDArray[Any] | None:
-        """Return an npy member."""
-        data = self.read(member)
-        if data is None:
-            return None
-        try:
-            descr, shape, payload = _core.parse_npy_header(data, len(data))
-        except _core.FormatError as error:
-            raise DecodeError(
-                error.detail,
-                shard=self.name,
-                member=self.index.member_name(self.row, member),
-                offset_bytes=int(self.index.member(member, "offset")[self.row])
-                + error.offset_bytes,
-            ) from error
-        return np.frombuffer(data, descr, offset=payload).reshape(shape)
-
-    def edges(self, index: str, weight: str, pointer: str) -> EdgeLists | None:
-        parts = [self.array(member) for member in (index, weight, pointer)]
-        if parts[0] is None or parts[1] is None or parts[2] is None:
-            return None
-        return EdgeLists(parts[0], parts[1], parts[2])
-
-
-def _whole_maps(halves: NDArray[Any], tokens: int) -> list[NDArray[Any]]:
-    """Return maps ``[H, T, T]`` of their causal halves."""
-    maps = np.zeros((*halves.shape[:2], tokens, tokens), halves.dtype)
-    rows, columns = np.tril_indices(tokens)
-    maps[:, :, rows, columns] = halves
-    return list(maps)

@@ -1,45 +1,29 @@
 """A data set back to raw traces: one file for each shard, one trace in memory at a time (``.npz``)
 or one shard's (``.pkl``).
 
-Every member is checked against its XXH3. What packing kept comes back: states as float16, or as
-float32 where layers were scaled; ids, texts, log-probabilities and labels; attention maps where
-they were kept in full, else what they were reduced to. Each trace also says, under
-``packed_from``, which raw file it was packed from, so that packing with the same options gives the
-same shards, byte for byte.
+Every member is checked against its XXH3. A raw trace holds the states as float16, or as float32 if
+layers were scaled; ids, texts, log-probabilities and labels; whole attention maps if they were
+kept, else what they were reduced to. Under ``packed_from`` it names the raw file that it was packed
+from, so packing with the same options gives the same shards, byte for byte.
 """
 
 from __future__ import annotations
 
-import io
-import json
 import math
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
-from wdsbench.errors import PackError, ShardError
+from wdsbench.errors import PackError
 from wdsbench.files import write_whole
 from wdsbench.progress import Progress, no_progress
-from wdsbench.shards.format.kinds import (
-    ATTENTION,
-    EDGES_INDEX,
-    EDGES_POINTER,
-    EDGES_WEIGHT,
-    HEADS_INDEX,
-    HEADS_POINTER,
-    HEADS_WEIGHT,
-    HIDDEN,
-    HIDDEN_SCALE,
-    META,
-    SKETCH,
-)
+from wdsbench.shards.format.kinds import META, attention_kinds
 from wdsbench.shards.read.index import DatasetIndex
+from wdsbench.shards.read.sample import StoredSample
 from wdsbench.traces.check import REMARK_ANSWER_STATES
 from wdsbench.traces.npz import write_npz
 from wdsbench.traces.scores import DEFAULT_SCORE_COLUMN, label_of, scores_csv
@@ -47,17 +31,6 @@ from wdsbench.traces.write import write_traces
 
 FORMATS = ("npz", "pkl")
 SCORES_NAME = "scores.csv"
-
-#: Raw key under ``reduced_attention`` -> member.
-_REDUCED = {
-    "edges_index": EDGES_INDEX,
-    "edges_ptr": EDGES_POINTER,
-    "edges_weight": EDGES_WEIGHT,
-    "heads_index": HEADS_INDEX,
-    "heads_ptr": HEADS_POINTER,
-    "heads_weight": HEADS_WEIGHT,
-    "sketch": SKETCH,
-}
 
 
 @dataclass(frozen=True)
@@ -140,72 +113,15 @@ def unpack(
 
 def _raws(index: DatasetIndex, shard: int, *, layered: bool) -> Iterator[dict[str, Any]]:
     """Yield the raw traces of one shard, in its order."""
-    path = index.shard_path(shard)
+    for row in range(int(index.first_rows[shard]), int(index.first_rows[shard + 1])):
+        yield _raw(StoredSample(index, row, check_hash=True), layered=layered)
+
+
+def _raw(sample: StoredSample, *, layered: bool) -> dict[str, Any]:
+    meta = sample.meta()
     try:
-        file = path.open("rb")
-    except OSError as error:
-        raise ShardError(f"cannot open: {error.strerror}", shard=str(path)) from error
-    with file:
-        for row in range(int(index.first_rows[shard]), int(index.first_rows[shard + 1])):
-            yield _raw(_Sample(index, row, file, path), layered=layered)
-
-
-class _Sample:
-    """The members of one sample, read and checked when they are asked for."""
-
-    def __init__(self, index: DatasetIndex, row: int, file: BinaryIO, path: Path) -> None:
-        self.index = index
-        self.row = row
-        self._file = file
-        self._path = path
-
-    def has(self, member: str) -> bool:
-        """Return whether the sample has this member."""
-        return bool(self.index.member(member, "size")[self.row])
-
-    def read(self, member: str) -> bytes:
-        """Return a member's bytes."""
-        size = int(self.index.member(member, "size")[self.row])
-        offset = int(self.index.member(member, "offset")[self.row])
-        try:
-            data = os.pread(self._file.fileno(), size, offset)
-            while len(data) < size and (
-                more := os.pread(self._file.fileno(), size - len(data), offset + len(data))
-            ):
-                data += more
-        except OSError as error:
-            raise self.error(member, f"cannot be read: {error.strerror}") from error
-        if len(data) != size:
-            raise self.error(member, f"the shard is cut short; it needs {size} bytes here")
-        if xxhash.xxh3_64_intdigest(data) != int(self.index.member(member, "xxh3")[self.row]):
-            raise self.error(
-                member, "its bytes are not those that were packed (XXH3); see wdsbench verify"
-            )
-        return data
-
-    def array(self, member: str) -> NDArray[Any]:
-        """Return a member as an array."""
-        try:
-            array: NDArray[Any] = np.load(io.BytesIO(self.read(member)), allow_pickle=False)
-        except (ValueError, EOFError) as error:
-            raise self.error(member, f"is no array ({error})") from error
-        return array
-
-    def error(self, member: str, detail: str) -> ShardError:
-        """Return the error that names the place."""
-        return ShardError(
-            detail,
-            shard=str(self._path),
-            member=self.index.member_name(self.row, member),
-            offset_bytes=int(self.index.member(member, "offset")[self.row]),
-        )
-
-
-def _raw(sample: _Sample, *, layered: bool) -> dict[str, Any]:
-    try:
-        meta = json.loads(sample.read(META))
         raw: dict[str, Any] = {
-            "hidden_states": _hidden(sample),
+            "hidden_states": sample.states(),
             "tokens": meta["tokens"],
             "question_id": meta["question_id"],
             "generated_answer_clean": meta["answer"],
@@ -221,22 +137,21 @@ def _raw(sample: _Sample, *, layered: bool) -> dict[str, Any]:
         if meta["prompt_length"] is not None:
             raw["prompt_length"] = meta["prompt_length"]
         if meta["token_logprobs"] is not None:
-            raw["token_logprobs"] = np.array(  # JSON has no infinities
-                [-math.inf if value is None else value for value in meta["token_logprobs"]],
-                np.float32,
-            )
+            raw["token_logprobs"] = sample.logprobs(meta)
     except (KeyError, TypeError, ValueError) as error:
         raise sample.error(
-            META, f"does not say what a sample's meta.json says ({error})"
+            META, f"not the meta.json of a sample ({error}); pack the raw traces again"
         ) from error
     label = float(sample.index.columns["label"][sample.row])
     if not math.isnan(label):
         raw["label"] = int(label)
-    if sample.has(ATTENTION):
-        tokens = len(meta["tokens"]) or raw["hidden_states"].shape[1]
-        raw["attentions"] = _maps(sample.array(ATTENTION), tokens)
-    elif any(sample.has(member) for member in _REDUCED.values()):
-        raw["reduced_attention"] = _reduced(sample)
+    maps = sample.maps()
+    if maps is not None:
+        raw["attentions"] = maps
+    else:
+        reduced = _reduced(sample)
+        if reduced:
+            raw["reduced_attention"] = reduced
     if layered:
         for key in ("hidden_states", "attentions"):
             if key in raw:
@@ -244,33 +159,22 @@ def _raw(sample: _Sample, *, layered: bool) -> dict[str, Any]:
     return raw
 
 
-def _hidden(sample: _Sample) -> NDArray[Any]:
-    hidden = sample.array(HIDDEN)
-    if not sample.has(HIDDEN_SCALE):
-        return hidden
-    wide: NDArray[Any] = hidden.astype(np.float32) * sample.array(HIDDEN_SCALE)[:, None, None]
-    return wide
-
-
-def _maps(half: NDArray[Any], tokens: int) -> NDArray[Any]:
-    """Return maps ``[L, H, T, T]`` of their causal half."""
-    maps = np.zeros((*half.shape[:2], tokens, tokens), half.dtype)
-    rows, columns = np.tril_indices(tokens)
-    maps[:, :, rows, columns] = half
-    return maps
-
-
-def _reduced(sample: _Sample) -> dict[str, Any]:
+def _reduced(sample: StoredSample) -> dict[str, Any]:
+    """Return what is stored of reduced attention; empty if nothing is."""
+    reduced: dict[str, Any] = {
+        spec.name.removesuffix(".npy"): sample.member_array(spec.name)
+        for kind in attention_kinds()
+        if sample.has(kind.name)
+        for spec in kind.members
+    }
+    if not reduced:
+        return {}
     provenance = sample.index.file.provenance
-    reduced: dict[str, Any] = {"num_heads": sample.index.num_heads or 1}
-    for key, member in _REDUCED.items():
-        if sample.has(member):
-            reduced[key] = sample.array(member)
-    if "edges_index" in reduced:
+    if sample.has("edges"):
         reduced["edge_rule"] = provenance.edge_rule
-    if "heads_index" in reduced:
+    if sample.has("heads"):
         reduced["head_threshold"] = provenance.head_threshold
-    return reduced
+    return {"num_heads": sample.index.num_heads or 1, **reduced}
 
 
 def _scores(index: DatasetIndex, shards: list[int]) -> bytes | None:

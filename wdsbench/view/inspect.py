@@ -7,7 +7,6 @@ samples, so that a terabyte is inspected in seconds. Everything returned can be 
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,16 +15,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from wdsbench.errors import DecodeError, TraceError
+from wdsbench.errors import TraceError
 from wdsbench.progress import Progress, no_progress
-from wdsbench.records import SPLITS, Member, Trace
-from wdsbench.shards.format.kinds import HIDDEN, HIDDEN_SCALE, META, member_names
+from wdsbench.records import SPLITS, Trace
+from wdsbench.shards.format.kinds import member_names
 from wdsbench.shards.read.index import DatasetIndex
-from wdsbench.shards.read.sample import read_member
-from wdsbench.stream.members import SampleMembers, load_member
-from wdsbench.traces.arrays import as_array
+from wdsbench.shards.read.sample import StoredSample
 from wdsbench.traces.check import check_trace
 from wdsbench.traces.files import expand_patterns, kind_of
 from wdsbench.traces.objects import raw_objects
@@ -54,9 +50,8 @@ def inspect_dataset(
     prompt = columns["prompt_length"].astype(np.int64)
     rows = np.random.default_rng(seed).permutation(len(index))[:range_samples]
     ranges = Ranges()
-    samples = SampleMembers(index)
     for row in np.sort(rows).tolist():
-        ranges.add(_states(samples.sample(row)))
+        ranges.add(np.asarray(StoredSample(index, row).states(), np.float32))
     layers = ranges.as_json()
     for number, entry in enumerate(file.layers):
         if number == len(layers):
@@ -104,19 +99,18 @@ def inspect_sample(index: DatasetIndex, wanted: str) -> dict[str, Any]:
         ShardError: It cannot be read.
     """
     row = _row_of(index, wanted)
-    sample = SampleMembers(index).sample(row)
-    meta: dict[str, Any] = json.loads(read_member(sample[META])) if META in sample else {}
-    prompt = int(index.columns["prompt_length"][row])
+    sample, table = StoredSample(index, row), index.sample_row(row)
+    meta, prompt = sample.meta(), table.prompt_length
     return {
         "kind": "sample",
-        "key": sample["__key__"],
-        "question_id": sample["question_id"],
-        "trace": int(index.columns["trace"][row]) if "trace" in index.columns else 0,
+        "key": table.key,
+        "question_id": table.question_id,
+        "trace": table.trace,
         "split": SPLITS[int(index.columns["split"][row])],
-        "shard": Path(sample["__url__"]).name,
-        "label": _known(sample["label"]),
-        "score": _known(sample["score"]),
-        "tokens": int(sample["token_count"]),
+        "shard": index.shard_path(int(index.columns["shard"][row])).name,
+        "label": _known(table.label),
+        "score": _known(table.score),
+        "tokens": table.tokens,
         "prompt_length": None if prompt < 0 else prompt,
         "answer": meta.get("answer", ""),
         "token_list": _token_list(
@@ -125,7 +119,7 @@ def inspect_sample(index: DatasetIndex, wanted: str) -> dict[str, Any]:
             None if prompt < 0 else prompt,
             meta.get("token_logprobs"),
         ),
-        "members": [_member(sample[name], name) for name in member_names() if name in sample],
+        "members": [_member(sample, name) for name in member_names() if sample.has_member(name)],
         "provenance": meta.get("provenance"),
     }
 
@@ -345,28 +339,14 @@ def _member_totals(index: DatasetIndex) -> dict[str, dict[str, int]]:
     return totals
 
 
-def _member(member: Member, name: str) -> dict[str, Any]:
-    """Return where a member lies, and dtype and shape of an array."""
+def _member(sample: StoredSample, name: str) -> dict[str, Any]:
+    """Return where a member is stored, and dtype and shape of an array."""
+    member = sample.index.place(sample.row, name)
     place = {"name": name, "bytes": member.size_bytes, "offset_bytes": member.offset_bytes}
     if not name.endswith(".npy"):
         return {**place, "dtype": None, "shape": None}
-    array = load_member(member)
+    array = sample.member_array(name)
     return {**place, "dtype": array.dtype.str, "shape": list(array.shape)}
-
-
-def _states(sample: dict[str, Any]) -> NDArray[np.float32]:
-    """Return the states ``[L, T, D]`` of a sample, scales applied."""
-    stored = load_member(sample[HIDDEN])
-    if stored.ndim != 3:
-        raise DecodeError(
-            f"shape {stored.shape}, expected [L, T, D]",
-            shard=sample[HIDDEN].shard,
-            member=sample[HIDDEN].name,
-        )
-    states = stored.astype(np.float32)
-    if HIDDEN_SCALE in sample:
-        states = states * as_array(load_member(sample[HIDDEN_SCALE]))[:, None, None]
-    return states
 
 
 def _row_of(index: DatasetIndex, wanted: str) -> int:

@@ -275,11 +275,18 @@ class StoredSample:
         if not self.has(kind):
             return None
         index, pointer, weight = (self.member_array(spec.name) for spec in KINDS[kind].members)
-        if index.shape[1] != weight.size or int(pointer[-1]) != weight.size:
+        bounds = pointer.astype(np.int64)
+        if (
+            bounds[0] != 0
+            or bounds[-1] != weight.size
+            or (np.diff(bounds) < 0).any()
+            or index.shape[1] != weight.size
+            or (index[0] >= index[1]).any()
+            or index.max(initial=0) >= self.sizes.tokens
+        ):
             raise self.error(
                 KINDS[kind].members[0].name,
-                f"{index.shape[1]} edges, {weight.size} weights and a pointer that ends at"
-                f" {pointer[-1]}; they must agree; {_SEE_VERIFY}",
+                f"edges that do not fit each other or the trace; {_SEE_VERIFY}",
             )
         return EdgeLists(index, weight, pointer)
 
