@@ -9,9 +9,10 @@ from typing import Any, Literal
 
 import torch
 
-from wdsbench import Batch, TraceLoader
+from wdsbench import TraceLoader
 from wdsbench.bench.timing import LEAST_EPOCHS, CaseResult, Work, interleaved
 from wdsbench.progress import Progress, no_progress
+from wdsbench.records import Batch
 
 #: The figure of a result that a part reports.
 Measure = Literal["gbps", "samples_per_s", "batches_per_s", "seconds", "memory_mb"]

@@ -1,5 +1,34 @@
-"""One function per command, with the command's name and options.
+"""One function per command, with the command's name and options: ``jobs.pack(PackJob(...))``.
 
-A job reads and writes files and returns a report; it prints nothing. Importing this package costs
-nothing: torch and transformers are imported by the jobs that need them, when they run.
+A job validates its options, reads and writes files and returns a report; it prints nothing. Errors
+are those of the command. Importing this package imports neither torch nor transformers: the jobs
+that need them import them when they run.
 """
+
+from wdsbench.jobs.inspect import InspectJob, inspect
+from wdsbench.jobs.pack import PackJob, pack
+from wdsbench.jobs.predict import PredictJob, predict
+from wdsbench.jobs.relabel import RelabelJob, relabel
+from wdsbench.jobs.train import TrainJob, train
+from wdsbench.jobs.unpack import UnpackJob, unpack
+from wdsbench.jobs.verify import VerifyJob, verify
+from wdsbench.jobs.view import ViewJob, view
+
+__all__ = [
+    "InspectJob",
+    "PackJob",
+    "PredictJob",
+    "RelabelJob",
+    "TrainJob",
+    "UnpackJob",
+    "VerifyJob",
+    "ViewJob",
+    "inspect",
+    "pack",
+    "predict",
+    "relabel",
+    "train",
+    "unpack",
+    "verify",
+    "view",
+]
