@@ -25,9 +25,9 @@ from wdsbench.errors import ShardError
 from wdsbench.records import SPLITS
 from wdsbench.shards.format.provenance import Provenance
 from wdsbench.shards.format.table import TableSpec, is_table_name
+from wdsbench.shards.format.version import FORMAT_VERSION, version_problem
 
 INDEX_NAME = "index.json"
-FORMAT_VERSION = 1
 
 Split = Literal["train", "val", "test"]
 
@@ -194,18 +194,14 @@ def parse_index(folder: Path, text: bytes) -> IndexFile:
         ShardError: It is not an index, or of a format that this version does not read.
     """
     index_path = folder / INDEX_NAME
+    problem = version_problem(text)
+    if problem is not None:
+        raise ShardError(problem, shard=str(index_path))
     try:
-        file = IndexFile.model_validate_json(text)
+        return IndexFile.model_validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
         raise ShardError(
             f"not a valid index: {place}: {first['msg']}", shard=str(index_path)
         ) from error
-    if file.wdsbench_format != FORMAT_VERSION:
-        raise ShardError(
-            f"format {file.wdsbench_format}, this wdsbench reads {FORMAT_VERSION}; install the "
-            f"one that wrote it",
-            shard=str(index_path),
-        )
-    return file
