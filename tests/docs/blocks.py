@@ -28,20 +28,49 @@ _BLOCK = re.compile(
 )
 _CONTINUING = ("--resume", "--append")
 
-_RUN_COMMANDS = """
-import json, os, sys
+#: Runs blocks one after the other, each in a child of its own: what commands import is imported
+#: once. A block's output and exit code are written to files beside its folder.
+RUNNER = """
+import json, os, sys, traceback
+from pathlib import Path
+
+import transformers.models.llama.modeling_llama
+import wdsbench.llm.extract, wdsbench.llm.recompute
 from wdsbench.cli.main import main
 
-os.chdir(sys.argv[1])
-for words in json.loads(sys.argv[2]):
+
+def run(job):
+    os.chdir(job["folder"])
+    for descriptor in (1, 2):
+        os.dup2(os.open(job["folder"] + ".out", os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
+    if job["python"] is not None:
+        exec(compile(job["python"], "<block>", "exec"), {"__name__": "__main__"})
+    for words in job["commands"]:
+        try:
+            main(words)
+        except SystemExit as end:
+            if end.code:
+                print("failed:", *words)
+                raise
+
+
+for job in json.loads(Path(sys.argv[1]).read_text()):
+    pid = os.fork()
+    if pid:
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        Path(job["folder"] + ".code").write_text(str(code))
+        continue
+    code = 1
     try:
-        main(words)
-    except SystemExit as end:
-        if end.code:
-            print("failed:", *words, file=sys.stderr)
-            raise
+        run(job)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 """
-_SECONDS = 60.0
+_SECONDS = 500.0
 
 
 @dataclass(frozen=True)
@@ -72,20 +101,30 @@ def all_blocks() -> Iterator[Block]:
             yield Block(path.name, line, found["language"], found["code"], found["reason"])
 
 
-def run_block(block: Block, folder: Path) -> None:
-    """Run a block in ``folder``; `AssertionError` if it fails."""
-    if block.language == "python":
-        code = f"import os, sys\nos.chdir(sys.argv[1])\n{block.code}"
-        process = start_code(code, folder)
-    else:
-        commands = list(_commands(block))
+def run_blocks(blocks: list[Block], prepared: Path, home: Path) -> dict[Block, tuple[int, str]]:
+    """Run each block in a copy of ``prepared`` below ``home``; return exit codes and outputs."""
+    jobs = []
+    for number, block in enumerate(blocks):
+        folder = home / f"block-{number}"
+        shutil.copytree(prepared, folder, symlinks=True)
+        commands = list(_commands(block)) if block.language == "sh" else []
         for words in commands:
             for before, word in pairwise(words):
                 if before in ("--out", "--shards") and not set(_CONTINUING) & set(words):
                     _remove(folder / word)
-        process = start_code(_RUN_COMMANDS, folder, json.dumps(commands))
+        code = block.code if block.language == "python" else None
+        jobs.append({"folder": str(folder), "python": code, "commands": commands})
+    (home / "jobs.json").write_text(json.dumps(jobs), encoding="utf-8")
+    process = start_code(RUNNER, home / "jobs.json")
     out, err = process.communicate(timeout=_SECONDS)
-    assert process.returncode == 0, f"{block.page}:{block.line}\n{block.code}\n{out}{err}"
+    assert process.returncode == 0, out + err
+    return {
+        block: (
+            int(Path(job["folder"] + ".code").read_text()),
+            Path(job["folder"] + ".out").read_text(encoding="utf-8"),
+        )
+        for block, job in zip(blocks, jobs, strict=True)
+    }
 
 
 def _commands(block: Block) -> Iterator[list[str]]:

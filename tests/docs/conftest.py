@@ -12,6 +12,7 @@ import wdsbench.demo
 
 DEMO = Path(wdsbench.demo.__file__).parent
 QUESTIONS = 160
+MORE_QUESTIONS = 16
 #: As the documentation does it, on few questions; ``new.csv`` is another score file.
 PREPARE = """
 import os, shlex, sys
@@ -24,6 +25,9 @@ for line in (
     "score --traces 'traces_data/*.pkl*' --questions questions.jsonl",
     "pack --traces 'traces_data/*.pkl*' --scores ground_truth_scores.csv --out shards/"
     " --score-column exact_match --attention edges,heads,sketch",
+    "extract --model ./my-model --questions more_questions.jsonl --out more_traces/"
+    " --max-new-tokens 8",
+    "score --traces 'more_traces/*.pkl*' --questions more_questions.jsonl --out more_scores.csv",
     "train shards/ --detector lstm --epochs 1 --out runs/lstm",
 ):
     try:
@@ -40,8 +44,9 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("documentation")
     (folder / "my-model").symlink_to(DEMO / "model")
     with gzip.open(DEMO / "questions.jsonl.gz", "rt", encoding="utf-8") as file:
-        lines = [next(file) for _ in range(QUESTIONS)]
-    (folder / "questions.jsonl").write_text("".join(lines), encoding="utf-8")
+        for name, count in (("questions", QUESTIONS), ("more_questions", MORE_QUESTIONS)):
+            lines = [next(file) for _ in range(count)]
+            (folder / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
     process = start_code(PREPARE, folder)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, out + err

@@ -179,7 +179,10 @@ def test_the_examples_of_keys_and_splits_are_true() -> None:
     assert all(split_of_question(question) == split for question, split in told)
 
 
-@pytest.mark.parametrize("broken", ['"name": -> "unknown": 1, "name":'])
+@pytest.mark.parametrize(
+    "broken",
+    ['"wdsbench_format": 1 -> "wdsbench_format": 2', '"name": -> "unknown": 1, "name":'],
+)
 def test_another_version_or_an_unknown_key_is_refused(
     folder: Path, tmp_path: Path, broken: str
 ) -> None:
