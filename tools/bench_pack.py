@@ -1,10 +1,10 @@
-"""How fast does packing go, against copying the same files and against inflating them?
+"""Compare the rate of packing with copying the same files and with inflating them.
 
-Two questions: uncompressed float16 pickles against ``cp`` + fsync of the same files (at least 0.5),
-and ``.pkl.gz`` against isal inflating them to memory with as many processes (at least 0.8). Cases
-are interleaved, medians and their ratios printed; rates are raw (inflated) bytes a second. What
-bounds packing is the disk for the first and inflation for the second; attention is not packed.
-Packing starts its processes within the time, isal's are there already: take enough files.
+Uncompressed float16 pickles are compared with ``cp`` + fsync of the same files (at least 0.5),
+``.pkl.gz`` with isal inflating them to memory in as many processes (at least 0.8). Cases are
+interleaved; medians and their ratios are printed. Rates are raw (inflated) bytes per second. The
+disk bounds the first case, inflation the second; attention is not packed. The time of packing
+includes the start of its processes, that of isal does not: use enough files.
 
     python tools/bench_pack.py --data /tmp/bench_pack --files 8 --repeats 5
 """
@@ -33,7 +33,7 @@ SEED = 0
 
 
 def make_files(folder: Path, count: int) -> None:
-    """Write ``count`` files of float16 traces, plain and gzipped, unless they are there."""
+    """Write ``count`` files of float16 traces, plain and gzipped, unless they exist."""
     for number in range(count):
         paths = [folder / kind / f"b{number:03d}.{kind}" for kind in ("pkl", "pkl.gz")]
         if all(path.exists() for path in paths):
@@ -69,13 +69,13 @@ def copy_all(source: Path, out: Path) -> None:
 
 
 def inflate(path: Path) -> int:
-    """Inflate one file to memory, forget it, and return its bytes."""
+    """Inflate one file to memory and return the number of bytes."""
     with igzip.open(path) as stream:
         return len(stream.read())
 
 
 def stream(path: Path) -> int:
-    """Inflate one file through one small buffer: what inflating costs without its memory."""
+    """Inflate one file through one small buffer, without the cost of memory."""
     buffer = bytearray(BUFFER_BYTES)
     total = 0
     with igzip.open(path) as inflated:
@@ -95,7 +95,7 @@ def packed(source: Path, workers: int) -> Callable[[Path], None]:
 
 
 def timed(case: Callable[[Path], None], out: Path) -> float:
-    """Return the seconds of one run; what it writes is removed, and earlier writes are flushed."""
+    """Return the seconds of one run; its output is removed, and earlier writes are flushed."""
     shutil.rmtree(out, ignore_errors=True)
     os.sync()
     start = time.perf_counter()

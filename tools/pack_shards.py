@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Pack raw traces into shards: the same as ``wdsbench pack``, for those who look for a script.
+"""Pack raw traces into shards: the same as ``wdsbench pack``.
 
 Example:
     python tools/pack_shards.py --traces 'traces_data/*.pkl*' --scores scores.csv --out shards/

@@ -50,7 +50,7 @@ def make_model(tokenizer: Any) -> Any:
     model: Any = LlamaForCausalLM(config)
     generation: Any = GenerationConfig
     # Verdicts belong to reviewed documents. About one answer in sixty, a guess that sounds quoted,
-    # would run on into one: an answer is never a review, so verdicts are not generated.
+    # would continue into one: an answer is never a review, so verdicts are not generated.
     # docs/embedded-model.md has the corpus that needs no such rule, and what it costs.
     model.generation_config = generation(
         do_sample=False,

@@ -1,4 +1,4 @@
-"""``python -m wdsbench``: the same as the ``wdsbench`` program."""
+"""``python -m wdsbench``: the ``wdsbench`` program."""
 
 from wdsbench.cli.main import main
 

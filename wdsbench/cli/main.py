@@ -1,7 +1,7 @@
-"""``wdsbench``: the commands in one program.
+"""``wdsbench``: all commands in one program.
 
-Exit code 0, or 1 with one line on stderr that says what was wrong and what to do, or 2 for a wrong
-command line. ``--traceback``, anywhere on the line, shows where an error came from.
+Exit code 0; or 1 after an error, with one line on stderr that says what is wrong and what to do; or
+2 for a wrong command line. ``--traceback``, anywhere on the line, shows where an error was raised.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ app = typer.Typer(
     name="wdsbench",
     help=(
         "Pack language model traces into WebDataset shards, stream them at memory speed, and train"
-        " detectors that tell hallucinated answers from right ones."
+        " detectors of hallucinated answers."
     ),
-    epilog="Errors are one line; --traceback anywhere on the line shows where they came from.",
+    epilog="An error is one line; --traceback, anywhere on the line, shows where it was raised.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -63,7 +63,7 @@ def _options(
         help="Print the version and exit.",
     ),
 ) -> None:
-    """Hold the options that stand before a command."""
+    """Declare the options before a command."""
 
 
 #: Commands in the order of the job.
@@ -81,8 +81,8 @@ for module in COMMANDS:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and exit with its code.
 
-    A wrong command line, ``--help`` and Ctrl-C are the library's to answer (it exits itself); what
-    is wrong with data or arguments is ours.
+    typer handles a wrong command line, ``--help`` and Ctrl-C; errors of data and options are
+    printed here.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     show_traceback = TRACEBACK_FLAG in words

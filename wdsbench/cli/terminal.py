@@ -60,7 +60,7 @@ def say_rest(count: int, shown: int, what: str = "") -> None:
         say(f"  and {count - shown} more{what and f' {what}'}; --json lists all")
 
 
-def say_splits(splits: Mapping[str, Any]) -> None:
+def say_splits(splits: Mapping[Any, Any]) -> None:
     """Print the samples and classes of each split of an index."""
     for name, entry in splits.items():
         say(

@@ -1,20 +1,17 @@
 """Settings of training: the fields of `TrainConfig` decide what a fit computes, `TrainOptions` adds
 those of the ``train`` command, `PredictOptions` has those of ``predict``.
 
-These classes are the only place where defaults and help texts are written. A field's metadata has
-its ``help``; ``flag`` and ``metavar`` if the command line uses other words than the field's name; a
-field without ``help`` is not an option of the command.
+These classes are the only place where defaults and help texts are written.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
 from wdsbench.detect.registry import DETECTOR_NAMES, detector_spec
+from wdsbench.options import option
 from wdsbench.records import SPLITS
 
 CHOICES = {
@@ -41,11 +38,6 @@ FREE_ON_RESUME = frozenset(
 )
 
 
-def _option(default: Any, text: str, **words: str | bool) -> Any:
-    """Return a dataclass field with a help text."""
-    return dataclasses.field(default=default, metadata={"help": text, **words})
-
-
 _DEVICE_HELP = "cpu, cuda, cuda:1, ...; by default CUDA if available, else cpu."
 _THREADS_HELP = "Decode threads of the loader; by default the usable cores, at most 8."
 _WORKERS_HELP = "Worker processes of the loader; 0 reads in this process."
@@ -64,33 +56,33 @@ class TrainConfig:
         confidence: Confidence level of the intervals.
     """
 
-    epochs: int = _option(30, "Maximum number of passes over the training split.")
-    batch_size: int = _option(64, "Samples per batch.")
-    learning_rate: float = _option(2e-3, "Learning rate of AdamW.")
+    epochs: int = option(30, "Maximum number of passes over the training split.")
+    batch_size: int = option(64, "Samples per batch.")
+    learning_rate: float = option(2e-3, "Learning rate of AdamW.")
     # Far above the usual 0.01: with a few thousand traces a detector overfits within two epochs;
     # strong decay acts like the ridge penalty of a linear probe.
-    weight_decay: float = _option(1.0, "Weight decay of AdamW, applied to matrices.")
-    patience: int = _option(6, "Stop after this many epochs without a better validation AUROC.")
-    hidden: int = _option(64, "Width of trained detectors.")
-    depth: int = _option(2, "Number of LSTM layers of trained detectors.")
-    dropout: float = _option(0.3, "Dropout of trained detectors.")
-    clip_norm: float = _option(1.0, "Maximum gradient norm.")
-    max_steps: int | None = _option(None, "Maximum number of optimiser steps; no limit by default.")
-    schedule: str = _option("constant", "Learning rate schedule: constant, or cosine down to 0.")
-    class_weight: str = _option("none", "Class weights of the loss: none, or balanced.")
-    precision: str = _option("float32", "float32, or bf16 (autocast).")
-    compile: bool = _option(False, "Compile the detectors with torch.compile.", flag="--compile")
-    deterministic: bool = _option(False, "Use deterministic operators only (on GPUs).")
-    checkpoint_seconds: float = _option(60.0, "Seconds between two saves of the resumable state.")
-    rank_timeout_seconds: float = _option(600.0, "Seconds after which a waiting rank gives up.")
-    tensorboard: bool = _option(False, "Write TensorBoard logs (extra: tensorboard).")
-    seed: int = _option(0, "Seed of order, weights, dropout and resampling.")
-    device: str | None = _option(None, _DEVICE_HELP)
-    threads: int | None = _option(None, _THREADS_HELP)
+    weight_decay: float = option(1.0, "Weight decay of AdamW, applied to matrices.")
+    patience: int = option(6, "Stop after this many epochs without a better validation AUROC.")
+    hidden: int = option(64, "Width of trained detectors.")
+    depth: int = option(2, "Number of LSTM layers of trained detectors.")
+    dropout: float = option(0.3, "Dropout of trained detectors.")
+    clip_norm: float = option(1.0, "Maximum gradient norm.")
+    max_steps: int | None = option(None, "Maximum number of optimiser steps; no limit by default.")
+    schedule: str = option("constant", "Learning rate schedule: constant, or cosine down to 0.")
+    class_weight: str = option("none", "Class weights of the loss: none, or balanced.")
+    precision: str = option("float32", "float32, or bf16 (autocast).")
+    compile: bool = option(False, "Compile the detectors with torch.compile.", flag="--compile")
+    deterministic: bool = option(False, "Use deterministic operators only (on GPUs).")
+    checkpoint_seconds: float = option(60.0, "Seconds between two saves of the resumable state.")
+    rank_timeout_seconds: float = option(600.0, "Seconds after which a waiting rank gives up.")
+    tensorboard: bool = option(False, "Write TensorBoard logs (extra: tensorboard).")
+    seed: int = option(0, "Seed of order, weights, dropout and resampling.")
+    device: str | None = option(None, _DEVICE_HELP)
+    threads: int | None = option(None, _THREADS_HELP)
     torch_threads: int | None = None
-    num_workers: int = _option(0, _WORKERS_HELP)
-    shuffle: int = _option(1000, "Size of the shuffle buffer in samples.")
-    layers: tuple[int, ...] | None = _option(None, "Layers to read, as 0,5,11; all by default.")
+    num_workers: int = option(0, _WORKERS_HELP)
+    shuffle: int = option(1000, "Size of the shuffle buffer in samples.")
+    layers: tuple[int, ...] | None = option(None, "Layers to read, as 0,5,11; all by default.")
     resamples: int = 2000
     confidence: float = 0.95
 
@@ -128,27 +120,25 @@ class TrainConfig:
 class TrainOptions(TrainConfig):
     """Options of the ``train`` command."""
 
-    detectors: tuple[str, ...] = _option(
+    detectors: tuple[str, ...] = option(
         ("lstm",),
         f"Detectors, as a comma list or repeated: {', '.join(DETECTOR_NAMES)}; or all.",
         flag="--detector",
         comma=True,
     )
-    out: Path = dataclasses.field(
-        default=Path("runs/train"), metadata={"help": "Folder for results and checkpoints."}
-    )
-    search: int | None = _option(
+    out: Path = option(Path("runs/train"), "Folder for results and checkpoints.")
+    search: int | None = option(
         None,
         "First try N settings (learning rate, hidden, depth, dropout) and keep the best on"
         " validation; for detectors trained by gradient descent (extra: search).",
         metavar="N",
     )
-    seeds: int | None = _option(
+    seeds: int | None = option(
         None,
         "Train N times, with N consecutive seeds from --seed; report means and spreads.",
         metavar="N",
     )
-    resume: bool = _option(False, "Resume the run in --out; start one if there is none.")
+    resume: bool = option(False, "Resume the run in --out; start one if there is none.")
 
     def __post_init__(self) -> None:
         """Validate the options.
@@ -186,14 +176,12 @@ class TrainOptions(TrainConfig):
 class PredictOptions:
     """Options of the ``predict`` command."""
 
-    out: Path = dataclasses.field(
-        default=Path("scores.csv"), metadata={"help": "CSV file to write, one line per trace."}
-    )
-    split: str = _option("test", f"One of {', '.join(SPLIT_CHOICES)}.")
-    device: str | None = _option(None, _DEVICE_HELP)
-    batch_size: int = _option(TrainConfig.batch_size, "Samples per batch.")
-    num_workers: int = _option(0, _WORKERS_HELP)
-    threads: int | None = _option(None, _THREADS_HELP)
+    out: Path = option(Path("scores.csv"), "CSV file to write, one line per trace.")
+    split: str = option("test", f"One of {', '.join(SPLIT_CHOICES)}.")
+    device: str | None = option(None, _DEVICE_HELP)
+    batch_size: int = option(TrainConfig.batch_size, "Samples per batch.")
+    num_workers: int = option(0, _WORKERS_HELP)
+    threads: int | None = option(None, _THREADS_HELP)
 
     def __post_init__(self) -> None:
         """Validate the options.
