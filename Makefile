@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 
 SOURCES := $(shell find csrc -name '*.hpp' -o -name '*.cpp')
 
-.PHONY: demo test check clean
+.PHONY: demo test test-faults check clean
 
 ## The main job, end to end, on the embedded model; results in wdsbench-demo/.
 demo: $(INSTALLED)
@@ -17,6 +17,10 @@ demo: $(INSTALLED)
 JOBS ?= 2
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+
+## Random trials (faults, kills, seeds) in their full form.
+test-faults: $(INSTALLED)
+	WDSBENCH_FULL_TRIALS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m trials
 
 ## Formatting, lint, types, warnings: what CI runs after the tests.
 check: $(INSTALLED)

@@ -21,14 +21,15 @@ import numpy as np
 import pytest
 from builders import Packed, make_dataset
 from loaded import check_states
+from trials import trials
 
 from wdsbench import ShardError, TraceDataset, TraceLoader
 from wdsbench.slabs.slab import SlabPool
 
 TRACES = 40
 
-#: (num_workers, threads, trials)
-WAYS = [(0, 1, 8), (0, 2, 8), (2, None, 4)]
+#: (num_workers, threads, number of trials)
+WAYS = [(0, 1, trials(3, 8)), (0, 2, trials(3, 8)), (2, None, trials(1, 4))]
 
 #: For what replaces a byte: as a float16 it is finite and not what was packed.
 GARBAGE = b"\x3c\x3c"
@@ -178,18 +179,19 @@ def error_of(work: Callable[[], None]) -> ShardError | None:
     return None
 
 
+@pytest.mark.trials
 @pytest.mark.parametrize("harm", HARMS)
-@pytest.mark.parametrize(("workers", "threads", "trials"), WAYS)
+@pytest.mark.parametrize(("workers", "threads", "count"), WAYS)
 def test_all_samples_or_an_error_with_its_place(
     packed: Packed,
     tmp_path: Path,
     harm: Callable[[Shard], None],
     workers: int,
     threads: int | None,
-    trials: int,
+    count: int,
 ) -> None:
     noticed = 0
-    for seed in range(trials):
+    for seed in range(count):
         folder = tmp_path / str(seed)
         shutil.copytree(packed.folder, folder)
         # In this order every reader has opened all it will read in the first epoch.
@@ -199,7 +201,7 @@ def test_all_samples_or_an_error_with_its_place(
     if harm in (rename_shorter, rename_same, unlink):
         assert noticed == 0  # the files that were opened are as they were
     else:
-        assert noticed == trials
+        assert noticed == count
 
 
 @pytest.mark.parametrize("harm", [cut, rename_shorter, rename_same, unlink])

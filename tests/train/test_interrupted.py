@@ -24,6 +24,7 @@ import torch
 from builders import Packed, make_dataset
 from forks import Forked, start_command
 from scripts import rank_environments
+from trials import trials
 
 from wdsbench.pack import PackOptions
 from wdsbench.train.checkpoint import CARD_NAME
@@ -126,14 +127,14 @@ def stands_at(out: Path) -> tuple[int, int]:
     return progress["epoch"], progress["step"]
 
 
-@pytest.mark.slow
+@pytest.mark.trials
 def test_killed_at_random_moments(packed: Packed, whole: Path, tmp_path: Path) -> None:
     """Every kill at a moment of its own, between two steps or within one, while saving or not."""
     generator = random.Random(0)
     places = set()
     steps = json.loads((whole / "metrics.jsonl").read_text().splitlines()[-1])["step"]
     out = tmp_path / "run"
-    for _ in range(7):
+    for _ in range(trials(3, 7)):
         before = stands_at(out)
         process = start_command(command(packed, out, *RESUMED))
         # Somewhere behind the place it stands at, and not at the very end.
@@ -146,7 +147,7 @@ def test_killed_at_random_moments(packed: Packed, whole: Path, tmp_path: Path) -
         places.add(stands_at(out))
         if (out / "results.json").exists():
             break
-    assert len(places) > 3
+    assert len(places) > trials(1, 3)
     assert any(step % 18 for _, step in places)  # in the middle of an epoch
     run(command(packed, out, *RESUMED))
     assert_same(out, whole)

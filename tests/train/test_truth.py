@@ -1,9 +1,9 @@
 """Does every detector reach the AUROC that is known to be there, and 0.5 where nothing is?
 
 The whole path is the real one: raw traces, `wdsbench.pack.pack`, shards, `TraceLoader`,
-`wdsbench.train.run.train`; its plots alone, a second a run, are left out. Five fixed
-seeds; each draws a data set of its own (`TRACES` traces, about 300 of them test) and seeds the
-training, so that five figures are five independent trials.
+`wdsbench.train.run.train`, without its plots. Each of five fixed seeds (one in `make test`) draws
+its own data set (`TRACES` traces, about 300 of them test) and seeds the training, so that five
+figures are five independent trials.
 
 How far a figure may lie off. The standard error of an AUROC of 0.83 with 150 + 150 test samples is
 0.024 (Hanley and McNeil 1982), that of the mean of five 0.011: `MARGIN` is just below three of
@@ -26,6 +26,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from train.truth import KNOWN, ORACLES, Truth, auroc_error, make_truth, write_labels
+from trials import trials
 
 from wdsbench.detect.registry import DETECTOR_NAMES
 from wdsbench.pack.relabel import relabel
@@ -34,11 +35,12 @@ from wdsbench.train.metrics import auroc
 from wdsbench.train.results import DetectorResult
 from wdsbench.train.run import train
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.trials, pytest.mark.timeout(900)]
 
-SEEDS = (0, 1, 2, 3, 4)
+SEEDS = tuple(range(trials(1, 5)))
 TRACES = 2000
-MARGIN = 0.03
+#: The standard error of a mean grows with the root of the number of seeds.
+MARGIN = 0.03 * (5 / len(SEEDS)) ** 0.5
 
 #: One for all detectors; weight decay is the default.
 CONFIG = TrainConfig(
@@ -173,9 +175,9 @@ def test_the_best_score_reaches_the_known_figure(signal: str, runs: Runs) -> Non
         truth = runs.truth(FAMILY[signal], seed)
         labels += list(truth.labels.values())
         scores += [truth.oracle[signal][question] for question in truth.labels]
-    # 10,000 traces: three errors are 0.012.
+    # 10,000 traces of five seeds: three errors are 0.012.
     error = auroc_error(KNOWN[signal], sum(labels), len(labels) - sum(labels))
-    assert abs(auroc(labels, scores) - KNOWN[signal]) < 3 * error < 0.013
+    assert abs(auroc(labels, scores) - KNOWN[signal]) < 3 * error < 0.45 * MARGIN
 
 
 @pytest.mark.parametrize(

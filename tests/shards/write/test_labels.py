@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from builders import Packed, make_dataset
 from scripts import run_code
+from trials import trials
 
 from wdsbench.errors import PackError, ShardError
 from wdsbench.shards.format.index import LabelsEntry
@@ -103,7 +104,7 @@ def forever():
         relabel("zeros.csv")
 random.seed(int(sys.argv[2]))
 seen = set()
-for _ in range(150):
+for _ in range(int(sys.argv[3])):
     pid = child(forever)
     time.sleep(random.uniform(0.001, 0.03))
     os.kill(pid, signal.SIGKILL)
@@ -360,8 +361,9 @@ def test_killed_at_every_step(copy: Path) -> None:
     run_code(HELPERS + AT_EVERY_STEP, copy)
 
 
+@pytest.mark.trials
 def test_killed_at_random(copy: Path) -> None:
-    run_code(HELPERS + AT_RANDOM, copy, 7)
+    run_code(HELPERS + AT_RANDOM, copy, 7, trials(30, 150))
 
 
 def test_opened_while_labels_change(copy: Path) -> None:

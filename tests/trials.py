@@ -1,0 +1,13 @@
+"""Number of random trials: a few in `make test`, many in `make test-faults`."""
+
+from __future__ import annotations
+
+import os
+
+#: True in `make test-faults`, which runs the tests with the mark ``trials`` in their full form.
+FULL = os.environ.get("WDSBENCH_FULL_TRIALS") == "1"
+
+
+def trials(quick: int, full: int) -> int:
+    """Return ``full`` in `make test-faults`, else ``quick``."""
+    return full if FULL else quick
