@@ -13,7 +13,17 @@ PACKAGE = Path(__file__).parents[1] / "wdsbench"
 CSRC = PACKAGE.parent / "csrc"
 
 #: What every room may use.
-FLOOR = {"records", "errors", "options", "progress", "files", "cores", "jsonlines", "_core"}
+FLOOR = {
+    "records",
+    "errors",
+    "options",
+    "progress",
+    "files",
+    "cores",
+    "jsonlines",
+    "processes",
+    "_core",
+}
 
 #: Room -> rooms it may import (the floor apart).
 ALLOWED: dict[str, set[str]] = {

@@ -4,7 +4,7 @@ own.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -137,8 +137,8 @@ class Batch:
     Attributes:
         hidden: float32 ``[B, L, D]`` (one token), ``[B, L, k, D]``, ``[B, L, Tmax, D]`` (pad) or
             ``[L, sum T, D]`` (jagged).
-        hidden_scale: float32 ``[B, L]``: factors that ``hidden`` has yet to be multiplied by, on
-            its way to a device that widens it; None for everybody else.
+        hidden_scale: float32 factors that ``hidden`` (or ``graph.x``) is still to be multiplied by,
+            on its way to the device that widens it; None in batches that a loader yields.
         lengths: int64 ``[B]``: tokens of each sample in ``hidden`` where they vary.
         offsets: int64 ``[B + 1]``: where each sample starts on the token axis (jagged).
         label: float32 ``[B]``: 1 hallucinated, 0 right, NaN unknown.
@@ -155,6 +155,7 @@ class Batch:
         sketch: B tensors float32 ``[L, H, T, 4]``: self-attention, Laplacian diagonal, lookback
             ratio and entropy of every token (field "sketch").
         meta: B decoded ``meta.json`` dicts (field "meta").
+        extra: B tensors of each requested field without an attribute of its own, by name.
     """
 
     label: Tensor
@@ -171,6 +172,7 @@ class Batch:
     logprobs: list[NDArray[np.float32] | None] | None = None
     sketch: list[Tensor] | None = None
     meta: list[dict[str, Any]] | None = None
+    extra: dict[str, list[Tensor]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         """Return B."""

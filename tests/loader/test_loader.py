@@ -250,7 +250,7 @@ def test_an_early_break_leaves_no_worker(packed: Packed) -> None:
         ),
         ({"layout": "union-graph"}, DecodeError, "60 samples|repack with --attention heads"),
         ({"layers": [3]}, ValueError, "3 is not one of the 3 stored"),
-        ({"layers": []}, ValueError, "chooses none"),
+        ({"layers": []}, ValueError, "selects none"),
         ({"layers": True}, ValueError, "True is not one of the 3 stored"),
         ({"layers": [1.0]}, ValueError, r"1\.0 is not one of the 3 stored"),
         ({"layers": "abc"}, ValueError, "'a' is not one of the 3 stored"),

@@ -89,7 +89,7 @@ def test_device_cpu_alone_changes_nothing(folder: Path) -> None:
 def test_half_the_bytes_are_kept(half: Packed) -> None:
     here = load(half.folder, tokens="all", layout="pad")
     there = load(half.folder, tokens="all", layout="pad", device="cpu", widen="device")
-    assert here._batch_bytes[0] == 2 * there._batch_bytes[0]
+    assert here._split.batch_bytes[0] == 2 * there._split.batch_bytes[0]
 
 
 def test_moving_twice_scales_once(scaled: Path) -> None:

@@ -13,7 +13,7 @@ from builders import LAYERS, Packed, make_raw, write_pickle, write_scores
 from loaded import assert_same, by_sample, check_states, states_of, wanted
 
 from wdsbench import DecodeError, TraceDataset, TraceLoader
-from wdsbench.loader.select import select_tokens
+from wdsbench.loader.tokens import select_tokens
 from wdsbench.pack import PackOptions, pack
 from wdsbench.shards.read.index import DatasetIndex
 
@@ -243,7 +243,7 @@ def test_states_of_nobody_knows_which_tokens(answers: Packed) -> None:
     odd = DatasetIndex(index.folder, index.file, columns)
     assert not odd.of_answer.any()
     with pytest.raises(
-        DecodeError, match=r"states of some tokens only \(\d+ of \d+\), and nothing"
+        DecodeError, match=r"states of some tokens only \(\d+ of \d+\), and it is not"
     ):
         select_tokens(odd, rows, "last_answer")
     np.testing.assert_array_equal(

@@ -106,14 +106,12 @@ def test_lack_of_memory_at_the_start_of_workers(
     assert sum(len(batch) for batch in loader) == 60
 
 
-# spawn without a main guard and a task larger than a pipe (TokenRanges of 6,000 rows): spawn hangs
-# in Process.start() (CPython keeps the child's end open while it writes), forkserver raises a bare
-# BrokenPipeError.
+# A task larger than a pipe holds (TokenRanges of 6,000 rows), and no main guard.
 SCRIPT = """
 import multiprocessing, sys
 from wdsbench import TraceLoader
 multiprocessing.set_start_method(sys.argv[2], force=True)
-for batch in TraceLoader(sys.argv[1], split=None, num_workers=2, batch_size=50):
+for batch in TraceLoader(sys.argv[1], split=None, num_workers=1, batch_size=500):
     pass
 """
 
@@ -124,8 +122,7 @@ def test_without_a_main_guard_and_many_samples(tmp_path: Path, method: str) -> N
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     done = run_file(script, packed.folder, method)
-    assert done.returncode == 1
-    assert "if __name__ == '__main__':" in done.stderr.strip().splitlines()[-1]
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 # Counters. Filled.done_at is 0 where a worker decoded nothing (no states asked for, or a batch

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import gc
-import multiprocessing
 import os
 import random
 import threading
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ import torch
 from scripts import open_files, until
 
 from wdsbench.errors import WdsbenchError
+from wdsbench.processes import Channel, start_workers, stop_workers
 from wdsbench.slabs import Lease, SharedSlab, SlabCursor, SlabFullError
 from wdsbench.slabs.shared import ALIGN_BYTES
 
@@ -88,51 +87,32 @@ def test_systems_without_it_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
         SharedSlab(10)
 
 
-def write_there(slab: SharedSlab, connection: Connection) -> None:
-    while (value := connection.recv()) is not None:
-        connection.send(int(slab.memory.astype(np.int64).sum()))
+def write_there(channel: Channel, size: int, descriptor: int) -> None:
+    slab = SharedSlab(size, descriptor)
+    while (value := channel.receive()) is not None:
+        channel.send(int(slab.memory.astype(np.int64).sum()))
         slab.memory[:] = value
-        connection.send(None)
+        channel.send(None)
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_two_processes_see_the_same_bytes(method: str) -> None:
+@pytest.mark.parametrize("fork", [True, False])
+def test_two_processes_see_the_same_bytes(fork: bool) -> None:
     files = open_files()
-    context: Any = multiprocessing.get_context(method)
     slab = SharedSlab(100_000)
-    ours, theirs = context.Pipe()
-    process = context.Process(target=write_there, args=(slab, theirs), daemon=True)
-    process.start()
-    theirs.close()
+    arguments = (100_000, slab.descriptor)
+    workers = start_workers(write_there, [arguments], fork=fork, descriptors=[(slab.descriptor,)])
     slab.close()
+    (worker,) = workers
     for value in (1, 7):
         slab.memory[:] = value
-        ours.send(value + 1)
-        assert ours.poll(30)
-        assert ours.recv() == value * 100_000
-        ours.recv()
+        worker.send(value + 1)
+        assert worker.receive() == value * 100_000
+        worker.receive()
         assert (slab.memory == value + 1).all()
-    ours.send(None)
-    process.join(30)
-    assert process.exitcode == 0
-    process.close()
-    ours.close()
-    del slab, ours, theirs, process
-    # What multiprocessing itself keeps (spawn: the tracker's pipe) is not ours.
-    assert open_files() <= files + (method == "spawn")
-
-
-def test_a_slab_goes_through_a_pipe() -> None:
-    # multiprocessing's own pickler, as spawn uses it, into the same process.
-    ours, theirs = multiprocessing.Pipe()
-    slab = SharedSlab(50)
-    ours.send(slab)
-    again = theirs.recv()
-    assert again.memory.nbytes == 50
-    again.memory[:] = 9
-    assert (slab.memory == 9).all()
-    for connection in (ours, theirs):
-        connection.close()
+    stop_workers(workers)
+    del slab, worker
+    gc.collect()
+    assert open_files() == files
 
 
 def test_tensors_lie_one_after_the_other() -> None:

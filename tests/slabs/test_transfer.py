@@ -107,7 +107,7 @@ def test_one_ahead_and_in_order() -> None:
         assert item.values.is_cuda
         assert bool((item.values == i).all())
     assert copies.copy_seconds > 0
-    assert not copies._under_way
+    assert not copies._pending
 
 
 @pytest.mark.gpu

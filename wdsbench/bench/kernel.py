@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from wdsbench import _core
 from wdsbench.bench.data import Shape
@@ -23,7 +25,7 @@ class Kernel:
         self._files = open_shards(index, access=access)
         self._shape = shape
         elements = shape.layers * shape.features
-        values = {
+        values: dict[str, NDArray[Any] | int] = {
             "shard": index.columns["shard"],
             "hidden_offset": index.member(HIDDEN, "offset"),
             "hidden_size": index.member(HIDDEN, "size"),

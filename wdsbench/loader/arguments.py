@@ -2,79 +2,137 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from wdsbench.cores import usable_cores
+from wdsbench.loader.batch_order import BatchOrder
+from wdsbench.loader.fields import field_names
+from wdsbench.loader.layouts import Layout
 from wdsbench.loader.plan import DecodePlan
-from wdsbench.loader.select import (
-    Tokens,
-    as_integer,
-    check_layout,
-    check_members,
-    is_single,
-    select_layers,
-    select_tokens,
-)
-from wdsbench.shards.format.kinds import SKETCH
+from wdsbench.loader.tokens import Tokens, as_integer, require_kind, select_tokens
+from wdsbench.shards.format.kinds import loader_kinds
 from wdsbench.shards.read.index import DatasetIndex
+from wdsbench.shards.read.open import open_index
 
-FIELDS = ("hidden", "logprobs", "meta", "sketch")
 VERIFY = ("header", "hash")
 WIDEN = ("host", "device")
 MAX_DEFAULT_THREADS = 8
 
 
-def make_plan(
-    index: DatasetIndex,
-    rows: NDArray[np.int64],
+@dataclass(frozen=True)
+class OpenSplit:
+    """One split of a data set, and how its batches are read.
+
+    Attributes:
+        order: Samples of each batch.
+        layout: Arrangement of the samples of a batch, and the settings of the decode.
+        access: How shards are read, see :meth:`DecodePlan.access`.
+        batch_bytes: Bytes of (states, edges) of the largest batch.
+    """
+
+    order: BatchOrder
+    layout: Layout
+    access: str
+    batch_bytes: tuple[int, int]
+
+
+def open_split(
+    path: str | Path | Sequence[str | Path],
+    split: str | None,
+    kind: type[Layout],
     *,
     fields: Sequence[str],
     layers: Sequence[int] | slice | int | None,
     tokens: Tokens,
-    layout: str,
+    batch_size: int,
+    shuffle: int,
+    seed: int,
     threads: int | None,
     verify: str,
-    raw: bool = False,
-) -> DecodePlan:
-    """Return the plan of batches over ``rows``; the arguments are those of ``TraceLoader``.
+    drop_last: bool = False,
+    widen: str = "host",
+    device: torch.device | None = None,
+) -> OpenSplit:
+    """Open a data set; the arguments are those of ``TraceLoader``.
 
     Raises:
-        ValueError: An argument outside its range. DecodeError: the rows cannot give what is asked
-            for.
+        ShardError: There is no data set, or it is damaged.
+        DecodeError: The split does not hold what is requested.
+        ValueError: An argument is outside its range.
     """
-    check_words(fields, FIELDS, "fields")
+    index = open_index(path)
+    order = BatchOrder(
+        index,
+        split,
+        at_least(batch_size, 1, "batch_size"),
+        drop_last,
+        at_least(shuffle, 0, "shuffle"),
+        operator.index(seed),
+    )
+    rows = order.rows()
+    check_words(fields, field_names(), "fields")
     check_words([verify], VERIFY, "verify")
     if verify == "hash" and not index.has_hashes:
         raise ValueError("verify='hash': tar files without an index have no hashes; use 'header'")
-    asked = None
-    if layout in ("graph", "union-graph"):
-        tokens, asked = "all", f"layout={layout!r}"
-    if "sketch" in fields:
-        check_members(index, rows, "fields=('sketch',)", "sketch", (SKETCH,))
-    ranges = select_tokens(index, rows, tokens, asked)
-    check_layout(index, rows, layout, ranges, tokens)
-    return DecodePlan(
+    for name in fields:
+        if name in loader_kinds():
+            require_kind(index, rows, name, f"fields=({name!r},)")
+    if kind.tokens is not None:
+        tokens = kind.tokens
+    plan = DecodePlan(
+        index=index,
         fields=tuple(fields),
         layers=select_layers(layers, index.num_layers),
-        ranges=ranges,
-        layout=layout,
-        squeeze=is_single(tokens) and layout in ("stack", "separate"),
+        tokens=tokens,
+        ranges=select_tokens(
+            index, rows, tokens, None if kind.tokens is None else f"layout={kind.name!r}"
+        ),
         threads=default_threads() if threads is None else at_least(threads, 1, "threads"),
         verify_hash=verify == "hash",
-        raw=raw,
-        heads=index.num_heads,
+        raw=widens_on_device(widen, device, index),
     )
+    layout = kind(plan)
+    layout.check(rows)
+    sizes = layout.bytes(rows, batch_size) if layout.has_states and rows.size else (0, 0)
+    return OpenSplit(order, layout, plan.access(rows), sizes)
+
+
+def select_layers(layers: Sequence[int] | slice | int | None, num_layers: int) -> NDArray[np.int64]:
+    """Return the requested layers as int64 indices; negative ones count from the last.
+
+    Raises:
+        ValueError: A layer is not stored, or no layer is selected.
+    """
+    every = np.arange(num_layers, dtype=np.int64)
+    if layers is None:
+        return every
+    if isinstance(layers, slice):
+        chosen = every[layers]
+    else:
+        one = as_integer(layers)
+        wanted = list(layers) if one is None and isinstance(layers, Sequence) else [layers]
+        indices = [as_integer(layer) for layer in wanted]
+        for layer, place in zip(wanted, indices, strict=True):
+            if place is None or not -num_layers <= place < num_layers:
+                raise ValueError(f"layers: {layer!r} is not one of the {num_layers} stored")
+        chosen = every[np.array(indices, np.int64)]
+    if not chosen.size:
+        raise ValueError(f"layers: {layers!r} selects none of the {num_layers} stored")
+    return chosen
 
 
 def widens_on_device(widen: str, device: torch.device | None, index: DatasetIndex) -> bool:
-    """Return whether states travel in float16 as stored.
+    """Return True if states are copied to the device as float16 and widened there.
 
     Raises:
-        ValueError: No device to widen them on, or they are not stored so.
+        ValueError: There is no device, or the states are not stored as float16.
     """
     check_words([widen], WIDEN, "widen")
     if widen == "host":
@@ -91,12 +149,14 @@ def as_device(name: str | torch.device) -> torch.device:
     """Return a device.
 
     Raises:
-        ValueError: torch does not know it.
+        ValueError: torch does not have it.
     """
     try:
         return torch.device(name)
     except RuntimeError:
-        raise ValueError(f"device: {name!r} is not one torch knows, as cpu, cuda, cuda:1") from None
+        raise ValueError(
+            f"device: {name!r} is not a torch device, such as cpu, cuda, cuda:1"
+        ) from None
 
 
 def at_least(value: int, least: int, name: str) -> int:
@@ -111,15 +171,15 @@ def at_least(value: int, least: int, name: str) -> int:
     return number
 
 
-def check_words(words: Sequence[str], allowed: tuple[str, ...], name: str) -> None:
-    """Raise ``ValueError`` for a word that is not allowed, ``TypeError`` for a bare string."""
+def check_words(words: Sequence[str], expected: Sequence[str], name: str) -> None:
+    """Raise ``ValueError`` for an unknown word, ``TypeError`` for a bare string."""
     if isinstance(words, str):
         raise TypeError(f"{name}: pass a tuple of names, ({words!r},)")
     for word in words:
-        if word not in allowed:
-            raise ValueError(f"{name}: {word!r} is not one of {', '.join(allowed)}")
+        if word not in expected:
+            raise ValueError(f"{name}: {word!r} is not one of {', '.join(expected)}")
 
 
 def default_threads() -> int:
-    """Return the cores this process may use, at most MAX_DEFAULT_THREADS."""
+    """Return the number of usable cores, at most MAX_DEFAULT_THREADS."""
     return min(usable_cores(), MAX_DEFAULT_THREADS)

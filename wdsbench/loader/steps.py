@@ -1,12 +1,12 @@
-"""How a share of an epoch becomes batches, whose turn each batch is, and where to go on.
+"""How a share of an epoch is cut into batches, and which worker yields each batch.
 
-All ranks take the same number of steps, by construction: worker w of every rank makes as many
-batches as worker w of the rank with the largest share needs. Shares differ by one sample at most,
-so a shorter one is spread over as many batches, smaller ones; nothing is repeated, nothing dropped
-(a batch of no samples is possible where batches hold one sample). With ``drop_last`` all batches
-are full, as many as the smallest share has.
+All ranks take the same number of steps by construction: worker w of every rank makes as many
+batches as worker w of the rank with the largest share needs. Shares differ by at most one sample,
+so a shorter share is spread over the same number of smaller batches; no sample is repeated or
+dropped (with batches of one sample, a batch can be empty). With ``drop_last`` all batches are full,
+as many as in the smallest share.
 
-The batches of a rank's workers come in turn; a worker whose share is used up is left out.
+The workers of a rank take turns; a worker whose share is used up is left out.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Start:
-    """Where in an epoch reading starts.
+class EpochOffset:
+    """A place within an epoch.
 
     Attributes:
-        batches: Batches of this rank that were handed out before.
-        workers: Readers of a rank among whom the epoch was dealt then; it keeps that deal, whoever
-            reads the rest of it.
+        batches: Batches of this rank before it.
+        workers: Number of readers per rank when the epoch began. The order of the epoch depends on
+            it, even if another number of workers reads the rest.
     """
 
     batches: int = 0
@@ -31,10 +31,10 @@ class Start:
 
 
 def batch_sizes(samples: int, batch_size: int, steps: int) -> list[int]:
-    """Return the sizes of ``steps`` batches of a share: full ones and the rest where that makes as
-    many, else sizes that differ by one at most.
+    """Return the sizes of ``steps`` batches of a share: full batches and a rest if that makes
+    ``steps`` batches, otherwise sizes that differ by at most one.
 
-    The sum is less than ``samples`` only where ``steps`` full batches do not hold them
+    The sum is less than ``samples`` only if ``steps`` full batches do not hold them
     (``drop_last``).
     """
     if steps == -(-samples // batch_size) or samples >= steps * batch_size:
@@ -46,11 +46,11 @@ def batch_sizes(samples: int, batch_size: int, steps: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Turns:
-    """Whose turns come after some batches of an epoch.
+    """The turns of workers after some batches of an epoch.
 
     Attributes:
-        done: Batches that each worker has handed out.
-        order: Workers in the order of their next turns, those that are through last.
+        done: Batches that each worker has yielded.
+        order: Workers in the order of their next turns, finished ones last.
     """
 
     done: list[int]
@@ -72,12 +72,12 @@ def turns_after(steps: Sequence[int], batches: int) -> Turns:
         done[worker] += 1
         if done[worker] < steps[worker]:
             waiting.append(worker)
-    through = [worker for worker in range(len(steps)) if worker not in waiting]
-    return Turns(done, [*waiting, *through])
+    finished = [worker for worker in range(len(steps)) if worker not in waiting]
+    return Turns(done, [*waiting, *finished])
 
 
 def in_turn(parts: Sequence[Iterator[list[int]]], order: Sequence[int]) -> Iterator[list[int]]:
-    """Yield batches of each worker's ``parts`` in turn, beginning in the given order."""
+    """Yield batches of each worker's ``parts`` in turn, starting in the given order."""
     waiting = deque(order)
     while waiting:
         worker = waiting.popleft()

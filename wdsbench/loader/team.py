@@ -1,123 +1,96 @@
-"""The training process's side of worker processes: started once, reading epoch after epoch.
+"""The worker processes of a loader, as the training process sees them.
 
-Every worker has slabs of its own. A slab is with the worker (free or being filled), on its way
-here, or leased to the consumer; it is given back to the worker when the consumer has dropped every
-view of it. Before a lease would leave the worker with no slab at all, the batch is copied into
-ordinary memory instead: a consumer may hold on to any number of batches, and nobody ever waits for
-a slab that does not come back.
+They are started once and read epoch after epoch. Every worker has slabs of its own. A slab is free,
+being filled, on its way here, or leased to the consumer; it returns to the worker when the consumer
+has dropped every view of it. Before a lease would leave the worker without a slab, the batch is
+copied into ordinary memory instead: a consumer may keep any number of batches, and no worker waits
+for a slab that is never returned.
 
-Batches come from the workers in turn, so the order does not depend on which is faster.
+The workers take turns, so the order of batches does not depend on their speed.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
-import select
-import signal
 from collections import deque
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection
-from multiprocessing.context import BaseContext
-from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from wdsbench.errors import WdsbenchError
-from wdsbench.loader.plan import DecodePlan
-from wdsbench.loader.reading import Reading
-from wdsbench.loader.steps import Start
+from wdsbench.loader.arguments import OpenSplit
+from wdsbench.loader.steps import EpochOffset
 from wdsbench.loader.worker import Failed, Filled, Finished, WorkerTask, work
+from wdsbench.processes import WorkerEndedError, WorkerProcess, start_workers, stop_workers
 from wdsbench.slabs import Lease, SharedSlab
 from wdsbench.slabs.transfer import is_done, pin, recorded_events
 from wdsbench.stream import this_consumer
 
-#: Slabs of each worker: one that it fills, two that wait here, one that the consumer holds.
+#: Slabs per worker: one being filled, two that wait here, one that the consumer holds.
 SLABS_EACH = 4
 
-#: Shared memory that all slabs of a team may take; larger batches are read in this process.
+#: Shared memory of all slabs of a team; larger batches are read in the training process.
 SHARED_LIMIT_BYTES = 4 << 30
-
-#: How long a worker that was told to quit may take before it is killed.
-QUIT_SECONDS = 5.0
-
-GUARD = (
-    "worker processes started by spawn or forkserver import the main script again: put what it"
-    " does behind `if __name__ == '__main__':`"
-)
 
 
 @dataclass
-class _Member:
-    """One worker as the training process sees it."""
+class _WorkerSlabs:
+    """The slabs of one worker, and how many of them the consumer holds."""
 
-    process: BaseProcess
-    connection: Connection
     slabs: list[SharedSlab]
     leased: int = 0
 
-    def __post_init__(self) -> None:
-        # Kept: multiprocessing's own wait() and poll() make a selector a call, 20 us each.
-        self._poll = select.poll()
-        self._poll.register(self.connection.fileno(), select.POLLIN)
-        self._poll.register(self.process.sentinel, select.POLLIN)
-
-    def wait(self) -> None:
-        """Return when there is a message.
-
-        Raises:
-            EOFError: The process has ended, and all that it sent is read.
-        """
-        ready = [descriptor for descriptor, _ in self._poll.poll()]
-        if self.connection.fileno() not in ready:
-            raise EOFError
-
 
 class WorkerTeam:
-    """N worker processes and their slabs; serves one run (an epoch of one iterator) at a time."""
+    """N worker processes and their slabs; serves one iterator at a time."""
 
-    def __init__(
-        self, workers: int, reading: Reading, plan: DecodePlan, access: str, slab_bytes: int
-    ) -> None:
+    def __init__(self, workers: int, split: OpenSplit) -> None:
         """Start the processes.
 
         Raises:
-            WdsbenchError: Memory for the slabs is not there.
-            RuntimeError: This process is itself being started by ``spawn``: the main script has no
-                main guard.
+            WdsbenchError: There is not enough memory for the slabs, or a worker died.
         """
-        if getattr(multiprocessing.current_process(), "_inheriting", False):
-            raise RuntimeError(GUARD)
-        context = multiprocessing.get_context()
-        here = this_consumer()
+        slab_bytes = sum(split.batch_bytes)
         size = max(1, min(slab_bytes, SHARED_LIMIT_BYTES // (workers * SLABS_EACH)))
-        self._members: list[_Member] = []
+        self._slabs = [
+            _WorkerSlabs([SharedSlab(size) for _ in range(SLABS_EACH)]) for _ in range(workers)
+        ]
         self._returned: deque[tuple[int, int, list[torch.cuda.Event]]] = deque()
-        self._run = 0
-        # What the workers have begun and nobody reads yet.
-        self._begun: tuple[int, Start] | None = None
+        self._request = 0
+        # A request that the workers have begun ahead of the iterator that will read it.
+        self._begun: tuple[int, EpochOffset] | None = None
         self._pid = os.getpid()
+        here = this_consumer()
+        tasks = [
+            WorkerTask(
+                replace(here, worker=worker, workers=workers),
+                split.order,
+                type(split.layout)(replace(split.layout.plan, threads=0)),
+                split.access,
+                size,
+                tuple(slab.descriptor for slab in each.slabs),
+            )
+            for worker, each in enumerate(self._slabs)
+        ]
+        try:
+            self._workers = start_workers(
+                work,
+                [(task,) for task in tasks],
+                fork=multiprocessing.get_context().get_start_method() == "fork",
+                descriptors=[task.slabs for task in tasks],
+            )
+        except WorkerEndedError as error:
+            raise WdsbenchError(f"a worker process ended while it started ({error})") from error
         # With a priority it runs before multiprocessing, at exit, sends its children SIGTERM and
-        # waits for them: in vain where they ignore it.
-        self._finalizer = Finalize(self, _stop, (self._members, self._pid), exitpriority=10)
-        tasks: list[WorkerTask] = []
-        for worker in range(workers):
-            slabs = [SharedSlab(size) for _ in range(SLABS_EACH)]
-            consumer = replace(here, worker=worker, workers=workers)
-            task = WorkerTask(consumer, reading, replace(plan, threads=0), access)
-            self._members.append(self._start(context, task, slabs))
-            tasks.append(task)
-        if context.get_start_method() != "fork":
-            for member, task in zip(self._members, tasks, strict=True):
-                self._send(member, task)
-        for member in self._members:
-            for slab in member.slabs:
+        # waits for them: in vain if they ignore it.
+        self._finalizer = Finalize(self, _stop, (self._workers, self._pid), exitpriority=10)
+        for each in self._slabs:
+            for slab in each.slabs:
                 slab.close()
                 pin(slab.memory)
 
@@ -125,106 +98,81 @@ class WorkerTeam:
         """End the processes."""
         self._finalizer()
 
-    def run(self, epoch: int, start: Start, order: list[int]) -> Iterator[tuple[int, Filled]]:
+    def epoch(
+        self, epoch: int, start: EpochOffset, turns: list[int]
+    ) -> Iterator[tuple[int, Filled]]:
         """Yield (worker, batch) of an epoch; every batch's slab must be leased or given back.
 
-        Args:
-            epoch: Which.
-            start: Where in it.
-            order: Workers in the order of their first turns.
+        At its end the workers begin the next epoch, as far as their slabs reach; it is discarded
+        if another one is requested.
 
-        When it is over the workers begin with the next one, as far as their slabs reach; it is
-        thrown away where another one is asked for.
+        Args:
+            epoch: The epoch.
+            start: The place within it.
+            turns: Workers in the order of their first turns.
 
         Raises:
-            WdsbenchError: What a worker met, or that it died.
+            WdsbenchError: An error of a worker, or its death.
         """
         if self._begun != (epoch, start):
             self._begin(epoch, start)
         self._begun = None
-        reading = deque(order)
+        reading = deque(turns)
         while reading:
             worker = reading.popleft()
             message = self._receive(worker)
             if isinstance(message, Filled):
                 reading.append(worker)
                 yield worker, message
-        self._begin(epoch + 1, Start(0, len(self._members)))
-
-    def _begin(self, epoch: int, start: Start) -> None:
-        """Let the workers read ``epoch`` from ``start`` on."""
-        self._run += 1
-        for member in self._members:
-            self._send(member, ("epoch", self._run, epoch, start))
-        self._begun = epoch, start
+        self._begin(epoch + 1, EpochOffset(0, len(self._workers)))
 
     def lease(self, worker: int, slab: int) -> Lease | None:
-        """Return a lease of a filled slab to the consumer; None where the worker needs it back."""
-        member = self._members[worker]
-        if member.leased + 1 >= len(member.slabs):
+        """Return a lease of a filled slab; None if the worker would have no slab left."""
+        each = self._slabs[worker]
+        if each.leased + 1 >= len(each.slabs):
             return None
-        member.leased += 1
+        each.leased += 1
         returned = self._returned  # and not self: a batch that is kept keeps no processes
         return Lease(lambda: returned.append((worker, slab, recorded_events())))
 
-    def memory(self, worker: int, slab: int) -> NDArray[np.uint8]:
+    def memory(self, worker: int, slab: int) -> NDArray[Any]:
         """Return a slab's bytes."""
-        return self._members[worker].slabs[slab].memory
+        return self._slabs[worker].slabs[slab].memory
 
     def give_back(self, worker: int, slab: int) -> None:
         """Return a slab to its worker at once."""
-        self._send(self._members[worker], ("free", slab))
+        self._send(worker, ("free", slab))
 
     @property
     def is_ours(self) -> bool:
-        """Whether this process started the workers; a forked child leaves them to its parent."""
+        """True if this process started the workers; a forked child must not use them."""
         return self._pid == os.getpid()
 
-    def _start(self, context: BaseContext, task: WorkerTask, slabs: list[SharedSlab]) -> _Member:
-        ours, theirs = context.Pipe()
-        forks = context.get_start_method() == "fork"
-        foreign = [ours, *(member.connection for member in self._members)] if forks else []
-        # Who handles SIGTERM itself (training saves its state first) needs its workers until then,
-        # and launchers send it to all processes of a job.
-        ignored = [signal.SIGINT]
-        if callable(signal.getsignal(signal.SIGTERM)):
-            ignored.append(signal.SIGTERM)
-        process = context.Process(  # type: ignore[attr-defined]
-            target=work,
-            args=(task if forks else None, slabs, theirs, foreign, ignored),
-            daemon=True,
-            name=f"wdsbench-worker-{task.consumer.worker}",
-        )
-        # Blocked until the worker ignores them: before that it would act as this process does.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, ignored)
-        try:
-            process.start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        theirs.close()
-        return _Member(process, ours, slabs)
+    def _begin(self, epoch: int, start: EpochOffset) -> None:
+        self._request += 1
+        for worker in range(len(self._workers)):
+            self._send(worker, ("epoch", self._request, epoch, start))
+        self._begun = epoch, start
 
-    def _take_back(self) -> None:
-        """Return what the consumer has dropped to the workers."""
+    def _return_slabs(self) -> None:
+        """Return the slabs that the consumer has dropped to the workers."""
         for _ in range(len(self._returned)):
             worker, slab, events = self._returned.popleft()
             if all(map(is_done, events)):
-                self._members[worker].leased -= 1
+                self._slabs[worker].leased -= 1
                 self.give_back(worker, slab)
             else:
                 self._returned.append((worker, slab, events))
 
     def _receive(self, worker: int) -> Filled | Finished:
-        """Return the worker's next message of this run."""
-        member = self._members[worker]
+        """Return the worker's next message of this request."""
         while True:
-            self._take_back()
+            self._return_slabs()
             try:
-                member.wait()
-                message = member.connection.recv()
-            except (EOFError, ConnectionResetError):
-                raise self._death(member) from None
-            if message.run != self._run:
+                message = self._workers[worker].receive()
+            except WorkerEndedError as error:
+                raise _death(worker, error) from None
+            if message.request != self._request:
                 if isinstance(message, Filled) and message.slab is not None:
                     self.give_back(worker, message.slab)
             elif isinstance(message, Failed):
@@ -233,33 +181,19 @@ class WorkerTeam:
                 assert isinstance(message, (Filled, Finished))
                 return message
 
-    def _send(self, member: _Member, order: tuple[Any, ...] | WorkerTask) -> None:
+    def _send(self, worker: int, message: tuple[Any, ...]) -> None:
         try:
-            member.connection.send(order)
-        except (BrokenPipeError, ConnectionResetError):
-            raise self._death(member) from None
-
-    def _death(self, member: _Member) -> WdsbenchError:
-        member.process.join(QUIT_SECONDS)
-        code = member.process.exitcode
-        how = f"was killed by signal {-code}" if code is not None and code < 0 else f"exit {code}"
-        hint = "; out of memory is the usual cause" if code == -9 else ""
-        if multiprocessing.get_start_method() != "fork" and self._run <= 1 and code == 1:
-            hint = f"; {GUARD}"
-        return WdsbenchError(f"worker process {member.process.name} ended ({how}){hint}")
+            self._workers[worker].send(message)
+        except WorkerEndedError as error:
+            raise _death(worker, error) from None
 
 
-def _stop(members: list[_Member], pid: int) -> None:
-    """End the processes: ask, wait, kill. A forked child leaves its parent's workers alone."""
-    if os.getpid() != pid:
-        return
-    for member in members:
-        with suppress(OSError):
-            member.connection.send(("quit",))
-        member.connection.close()
-    for member in members:
-        member.process.join(QUIT_SECONDS)
-        if member.process.exitcode is None:
-            member.process.kill()
-            member.process.join()
-    members.clear()
+def _death(worker: int, error: WorkerEndedError) -> WdsbenchError:
+    hint = "; out of memory is the usual cause" if error.exit_code == -9 else ""
+    return WdsbenchError(f"worker process wdsbench-worker-{worker} ended ({error}){hint}")
+
+
+def _stop(workers: list[WorkerProcess], pid: int) -> None:
+    """End the processes; a forked child leaves its parent's workers alone."""
+    if os.getpid() == pid:
+        stop_workers(workers)

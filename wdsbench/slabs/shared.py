@@ -1,13 +1,12 @@
-"""Shared slabs: memory that a worker process fills and the training process hands out.
+"""Shared slabs: memory that a worker process fills and the training process yields.
 
-A slab is an anonymous file (``memfd_create``), mapped by both: not bounded by ``/dev/shm``, and
-nothing is left behind when processes die. ``posix_fallocate`` reserves its pages when it is made,
-so that lack of memory is an error then and not a bus error later; pages are entered into the page
-tables at once.
+A slab is an anonymous file (``memfd_create``) that both processes map. ``/dev/shm`` does not limit
+its size, and it disappears with the processes. ``posix_fallocate`` reserves its pages when it is
+made, so that lack of memory is an error then and not a bus error later; pages are entered into the
+page tables at once.
 
-A batch's tensors lie in a slab one after the other, each at a multiple of 64 bytes, in the order in
-which they are asked for. Both sides ask for the same tensors in the same order, so nothing but the
-slab's number travels between them.
+The tensors of a batch are placed in a slab one after the other, each at a multiple of 64 bytes.
+Both processes place the same tensors in the same order, so only the number of the slab is sent.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ import mmap
 import os
 import weakref
 from collections.abc import Callable
-from multiprocessing import reduction
 from typing import Any
 
 import numpy as np
@@ -32,17 +30,17 @@ ALIGN_BYTES = 64
 
 
 class SharedSlab:
-    """One slab; travels to another process by its file descriptor.
+    """One slab.
 
     Attributes:
-        memory: uint8, all of it.
+        memory: All its bytes, uint8.
     """
 
     def __init__(self, size: int, descriptor: int | None = None) -> None:
-        """Reserve ``size`` bytes, or map those of another process's ``descriptor``.
+        """Reserve ``size`` bytes, or map those of a ``descriptor`` from another process.
 
         Raises:
-            WdsbenchError: The memory is not there, or the system cannot share it.
+            WdsbenchError: There is not enough memory, or the system has no ``memfd_create``.
         """
         if not hasattr(os, "memfd_create"):
             raise WdsbenchError("worker processes need Linux (memfd_create); use num_workers=0")
@@ -62,12 +60,14 @@ class SharedSlab:
             mmap.mmap(self._descriptor, size, flags=flags), np.uint8
         )
 
-    def __reduce__(self) -> tuple[Any, tuple[Any, int]]:
-        assert self._descriptor is not None
-        return _attach, (reduction.DupFd(self._descriptor), self.memory.nbytes)
+    @property
+    def descriptor(self) -> int:
+        """The file descriptor, by which another process maps the slab."""
+        assert self._descriptor is not None, "the slab is closed"
+        return self._descriptor
 
     def close(self) -> None:
-        """Give up the descriptor; the memory lives as long as somebody maps it."""
+        """Close the descriptor; the memory lives as long as it is mapped."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -77,17 +77,12 @@ class SharedSlab:
             self.close()
 
 
-def _attach(descriptor: Any, size: int) -> SharedSlab:
-    return SharedSlab(size, descriptor.detach())
-
-
 class SlabFullError(Exception):
-    """The tensors of a batch do not fit into a slab."""
+    """The tensors of a batch do not fit in a slab."""
 
 
 class Lease:
-    """Calls ``give_back()`` once, when every view that was added is finalised and the lease is
-    sealed.
+    """Calls ``give_back()`` once, when every added view is finalised and the lease is sealed.
 
     Finalisers run at any moment and in any thread; drawing a number from a counter is atomic.
     """
@@ -98,12 +93,12 @@ class Lease:
         self._drops = itertools.count(1)
 
     def add(self, view: NDArray[Any]) -> None:
-        """Let the lease last as long as ``view``, the owner of a tensor's storage."""
+        """Extend the lease to the life of ``view``, the owner of a tensor's storage."""
         self._added += 1
         weakref.finalize(view, self._drop).atexit = False
 
     def seal(self) -> None:
-        """Say that no view will be added any more."""
+        """Declare that no more views will be added."""
         self._drop()
 
     def _drop(self) -> None:

@@ -1,16 +1,17 @@
-"""Slabs: reused memory for the tensors of batches, leased to whoever holds the batch.
+"""Slabs: reused memory for the tensors of batches, leased to the holder of the batch.
 
-A fresh block of more than a few MB is mapped anew and faults page by page, which costs more than
-the decode itself. A slab is leased as a tensor and comes back when the owner object of the tensor's
-storage is finalised. That is the NumPy view the storage was made from, and not the tensor: slices,
-``detach()``, ``numpy()`` and what autograd saved keep the storage, and so the lease, alive.
+A new block of more than a few MB is mapped and faults page by page, which costs more than the
+decode itself. A slab is leased as a tensor and returns to its pool when the owner object of the
+tensor's storage is finalised. The owner is the NumPy view from which the storage was made, not the
+tensor: slices, ``detach()``, ``numpy()`` and tensors saved by autograd keep the storage, and so the
+lease, alive.
 
-While a consumer holds every slab, batches come in ordinary memory and are counted; holding on to
-any number of them gives right data and never waits. With CUDA, memory is torch's own pinned
-allocator instead: it reuses blocks too, and waits for the copies made from them.
+While a consumer holds every slab, batches are in ordinary memory and counted; a consumer may keep
+any number of them. With CUDA, memory is from torch's pinned allocator instead, which also reuses
+blocks, and waits for the copies made from them.
 
-Slabs start at a cache line, so that streaming stores fill whole lines, and ask for huge pages. Each
-is as large as the largest batch may be, or SLAB_LIMIT_BYTES; pages are touched when first used.
+Slabs start at a cache line, so that streaming stores fill whole lines, and request huge pages. Each
+has the size of the largest possible batch, or SLAB_LIMIT_BYTES; pages are touched when first used.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ import math
 import mmap
 import weakref
 from collections import deque
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -31,7 +32,7 @@ T = TypeVar("T")
 #: Slabs of a pool: one that is decoded, one that waits to be, what the trainer holds, and its last.
 SLABS = 4
 
-#: Larger tensors come in ordinary memory; a pool holds at most SLABS times this.
+#: Larger tensors are in ordinary memory; a pool holds at most SLABS times this.
 SLAB_LIMIT_BYTES = 1 << 30
 
 #: Smaller tensors are not worth a lease: the allocator reuses such blocks without new pages.
@@ -39,18 +40,18 @@ SLAB_LEAST_BYTES = 1 << 16
 
 
 class SlabPool:
-    """Leases tensors in reused memory; belongs to one process and one field of a loader.
+    """Leases tensors in reused memory; belongs to one process and one tensor of batches.
 
     Attributes:
-        ordinary: Tensors given in ordinary memory because every slab was held.
+        ordinary: Number of tensors in ordinary memory because every slab was held.
     """
 
     def __init__(self, capacity_bytes: int = 0, *, slabs: int = SLABS) -> None:
-        """Prepare a pool; memory is taken when it is needed.
+        """Make a pool; memory is allocated when it is needed.
 
         Args:
-            capacity_bytes: Of the largest tensor; 0: unknown, slabs grow with their tensors.
-            slabs: How many there may be.
+            capacity_bytes: Size of the largest tensor; 0: unknown, slabs grow with their tensors.
+            slabs: Largest number of slabs.
         """
         self.ordinary = 0
         self._capacity = min(capacity_bytes, SLAB_LIMIT_BYTES)
@@ -60,26 +61,26 @@ class SlabPool:
         self._free: deque[NDArray[np.uint8]] = deque()
 
     def tensor(self, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """Return a C-contiguous host tensor whose content is left over from somebody else."""
+        """Return a C-contiguous host tensor with arbitrary content."""
         size = math.prod(shape) * dtype.itemsize
         if torch.cuda.is_available():
             return torch.empty(shape, dtype=dtype, pin_memory=True)
         if not SLAB_LEAST_BYTES <= size <= SLAB_LIMIT_BYTES:
             return torch.empty(shape, dtype=dtype)
-        slab = self._take(size)
+        slab = self._free_slab(size)
         if slab is None:
             self.ordinary += 1
             return torch.empty(shape, dtype=dtype)
         return leased(slab, size, shape, dtype, self._free.append, slab)
 
     def __reduce__(self) -> tuple[type[SlabPool], tuple[int]]:
-        """Travel to another process as an empty pool."""
+        """Pickle as an empty pool."""
         return SlabPool, (self._capacity,)
 
-    def _take(self, size: int) -> NDArray[np.uint8] | None:
-        """Return a slab of at least ``size`` bytes; None where all are held."""
+    def _free_slab(self, size: int) -> NDArray[np.uint8] | None:
+        """Return a slab of at least ``size`` bytes; None if all are held."""
         try:
-            slab = self._free.pop()  # the last one back is the likeliest to be in the cache
+            slab = self._free.pop()  # the one returned last is the likeliest to be in the cache
         except IndexError:
             if self._count == self._most:
                 return None
@@ -88,8 +89,35 @@ class SlabPool:
         return slab if slab.nbytes >= size else _new_slab(size)
 
 
+class BatchMemory(Protocol):
+    """Allocates the large tensors of one batch, in the order in which they are requested."""
+
+    def tensor(self, shape: tuple[int, ...], dtype: torch.dtype = ...) -> torch.Tensor:
+        """Return a C-contiguous host tensor."""
+
+
+class PoolMemory:
+    """The first tensor of a batch is from the first pool, and so on.
+
+    Attributes:
+        ordinary: True if a tensor is in ordinary memory because every slab was held.
+    """
+
+    def __init__(self, pools: Sequence[SlabPool]) -> None:
+        self.ordinary = False
+        self._pools = iter(pools)
+
+    def tensor(self, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """Return the next tensor."""
+        pool = next(self._pools)
+        before = pool.ordinary
+        tensor = pool.tensor(shape, dtype)
+        self.ordinary |= pool.ordinary > before
+        return tensor
+
+
 class OrdinaryMemory:
-    """Memory of a batch that takes no slab."""
+    """Memory of a batch without a slab."""
 
     def tensor(self, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """Return a new C-contiguous host tensor."""
@@ -104,8 +132,8 @@ def leased(
     give_back: Callable[[T], object],
     what: T,
 ) -> torch.Tensor:
-    """Return the first ``size`` bytes of a slab as a tensor; calls ``give_back(what)`` when nobody
-    can see them any more.
+    """Return the first ``size`` bytes of a slab as a tensor; ``give_back(what)`` is called when its
+    storage is freed.
     """
     view = slab[:size]
     weakref.finalize(view, give_back, what).atexit = False

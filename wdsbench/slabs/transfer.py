@@ -1,9 +1,9 @@
-"""To the GPU: pinned slabs, and batches copied on a stream of their own, one ahead of the trainer.
+"""Copies to the GPU: pinned slabs, and batches copied on a separate stream, one batch ahead.
 
-A copy from pinned memory runs beside the host and beside kernels of other streams. While the
-trainer works on batch n, batch n + 1 is on its way; the trainer's stream waits for the copy on the
-device, not on the host. Memory of the host side is kept until its copy is done, memory of the
-device side until the trainer's stream is done with it.
+A copy from pinned memory runs in parallel with the host and with kernels of other streams. While
+the trainer works on batch n, batch n + 1 is copied; the trainer's stream waits for the copy on the
+device, not on the host. Host memory is kept until its copy is done, device memory until the
+trainer's stream is done with it.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ T = TypeVar("T")
 
 
 def pin(memory: NDArray[Any]) -> None:
-    """Register memory with CUDA, so that copies from it are asynchronous; nothing without CUDA.
+    """Register memory with CUDA, so that copies from it are asynchronous; no-op without CUDA.
 
     Raises:
-        RuntimeError: CUDA refuses (the limit of locked memory).
+        RuntimeError: CUDA fails, for example at the limit of locked memory.
     """
     if not torch.cuda.is_available():
         return
@@ -38,10 +38,10 @@ def pin(memory: NDArray[Any]) -> None:
 
 
 def recorded_events() -> list[torch.cuda.Event]:
-    """Return an event on the current stream of every device, recorded now; none without CUDA.
+    """Return an event recorded now on the current stream of every device; none without CUDA.
 
-    Memory that the consumer drops at this moment may still be read by copies that it has queued;
-    they are done when these events are.
+    Copies that the consumer has queued may still read memory that it drops now; they are done when
+    these events are.
     """
     if not (torch.cuda.is_available() and torch.cuda.is_initialized()):  # type: ignore[no-untyped-call]
         return []
@@ -52,27 +52,25 @@ def recorded_events() -> list[torch.cuda.Event]:
 
 
 def is_done(event: torch.cuda.Event) -> bool:
-    """Return whether the device has come past ``event``."""
+    """Return True if the device has passed ``event``."""
     return bool(event.query())  # type: ignore[no-untyped-call]
 
 
 class DeviceCopies(Generic[T]):
-    """Moves items to a device, one ahead of whoever asks.
+    """Moves items to a device, one ahead of the consumer.
 
     Attributes:
-        copy_seconds: Busy time of the copy stream for the items handed out so far.
+        copy_seconds: Busy time of the copy stream for the items yielded so far.
     """
 
     def __init__(self, device: torch.device, move: Callable[[T], T]) -> None:
-        """Prepare copies by ``move``, which calls ``.to(device, non_blocking=True)`` on every
-        tensor.
-        """
+        """Make copies by ``move``, which calls ``.to(device, non_blocking=True)`` on tensors."""
         self._device = device
         self._move = move
         self._stream: torch.cuda.Stream | None = None
         if device.type == "cuda":
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._under_way: deque[_Copy[T]] = deque()
+        self._pending: deque[_Copy[T]] = deque()
         self.copy_seconds = 0.0
 
     def __call__(self, items: Iterator[T]) -> Generator[T]:
@@ -84,11 +82,11 @@ class DeviceCopies(Generic[T]):
         for item in items:
             started = self._start(item, self._stream)
             if ahead is not None:
-                yield self._hand_out(ahead)
+                yield self._finish(ahead)
             ahead = started
         if ahead is not None:
-            yield self._hand_out(ahead)
-        self._let_go(wait=True)
+            yield self._finish(ahead)
+        self._drop_done(wait=True)
 
     def _start(self, item: T, stream: torch.cuda.Stream) -> _Copy[T]:
         before, after = (
@@ -99,12 +97,12 @@ class DeviceCopies(Generic[T]):
             before.record()
             moved = self._move(item)
             after.record()
-        self._let_go(wait=False)
+        self._drop_done(wait=False)
         copy = _Copy(item, moved, before, after)
-        self._under_way.append(copy)
+        self._pending.append(copy)
         return copy
 
-    def _hand_out(self, copy: _Copy[T]) -> T:
+    def _finish(self, copy: _Copy[T]) -> T:
         current = torch.cuda.current_stream(self._device)
         current.wait_event(copy.after)
         moved = copy.moved
@@ -114,17 +112,17 @@ class DeviceCopies(Generic[T]):
         copy.moved = None
         return moved
 
-    def _let_go(self, *, wait: bool) -> None:
-        """Drop the host side of copies that are done."""
-        while self._under_way and (wait or is_done(self._under_way[0].after)):
-            copy = self._under_way.popleft()
+    def _drop_done(self, *, wait: bool) -> None:
+        """Free the host memory of copies that are done."""
+        while self._pending and (wait or is_done(self._pending[0].after)):
+            copy = self._pending.popleft()
             copy.after.synchronize()
             self.copy_seconds += copy.before.elapsed_time(copy.after) / 1e3
 
 
 @dataclass
 class _Copy(Generic[T]):
-    """A copy on its way, and the host side that it reads."""
+    """A copy in progress, and the host memory that it reads."""
 
     item: T
     moved: T | None

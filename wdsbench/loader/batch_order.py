@@ -1,4 +1,4 @@
-"""Which samples make a batch: an epoch's pipeline of WebDataset stages, cut into lists of rows."""
+"""The samples of each batch: a pipeline of WebDataset stages, cut into lists of rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import webdataset
 from numpy.typing import NDArray
 
 from wdsbench import _core
-from wdsbench.loader.steps import Start, batch_sizes, in_turn, turns_after
+from wdsbench.loader.steps import EpochOffset, batch_sizes, in_turn, turns_after
 from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.stream import (
     Consumer,
@@ -26,16 +26,16 @@ from wdsbench.stream.pieces import share_of
 
 
 @dataclass(frozen=True)
-class Reading:
-    """What every process of a loader must know to produce its share of an epoch.
+class BatchOrder:
+    """The settings from which each process of a loader derives its share of an epoch.
 
     Attributes:
-        index: Of the data set.
-        split: Which split; None: all.
-        batch_size: Samples a batch.
-        drop_last: Leave out a last batch that is not full.
+        index: The data set.
+        split: The split; None: all.
+        batch_size: Samples per batch.
+        drop_last: True to leave out a last batch that is not full.
         shuffle: Size of the shuffle buffer in samples; 0: the order of the shards.
-        seed: Of every order.
+        seed: Seed of every order.
     """
 
     index: DatasetIndex
@@ -46,14 +46,14 @@ class Reading:
     seed: int
 
     def row_lists(
-        self, epoch: int, ahead: _core.ReadAhead | None = None, start: Start | None = None
+        self, epoch: int, ahead: _core.ReadAhead | None = None, start: EpochOffset | None = None
     ) -> Iterator[list[int]]:
         """Yield the rows of every batch that this process reads in an epoch.
 
-        With a ``start`` the order up to there is replayed, which reads nothing of any shard.
+        With a ``start`` the order before it is replayed, which reads no shard.
         """
         here = this_consumer()
-        if start is None or start == Start(0, here.workers):
+        if start is None or start == EpochOffset(0, here.workers):
             return self._batches(self.samples(epoch, ahead), here)
         if start.workers == here.workers:
             done = turns_after(self.steps(here.workers), start.batches).done[here.worker]
@@ -84,26 +84,26 @@ class Reading:
         return np.concatenate([np.empty(0, np.int64), *ranges])
 
     def share(self, consumer: Consumer | None = None) -> int:
-        """Return the samples of a reader; of this rank as one reader where none is named."""
+        """Return the number of samples of a reader; by default of this rank as one reader."""
         reader = consumer or replace(this_consumer(), worker=0, workers=1)
         return len(share_of(self._total, reader.number, reader.count))
 
     def steps(self, workers: int) -> list[int]:
-        """Return the batches of each of a rank's ``workers`` readers; the same for every rank."""
+        """Return the number of batches of each of a rank's readers; the same for every rank."""
         return [
             self._steps(replace(this_consumer(), worker=w, workers=workers)) for w in range(workers)
         ]
 
-    def count_samples(self, workers: int, start: Start | None = None) -> int:
-        """Return the samples that this rank hands out in an epoch, from ``start`` on."""
-        start = start or Start(0, workers)
+    def count_samples(self, workers: int, start: EpochOffset | None = None) -> int:
+        """Return the number of samples that this rank yields in an epoch after ``start``."""
+        start = start or EpochOffset(0, workers)
         sizes = [self._sizes(reader) for reader in self._readers(start.workers)]
         done = turns_after([len(found) for found in sizes], start.batches).done
         return sum(sum(found[skip:]) for found, skip in zip(sizes, done, strict=True))
 
     @cached_property
     def _total(self) -> int:
-        """The samples of the split; asked for once a rank and worker."""
+        """Number of samples of the split."""
         shards = self.index.shards_of(self.split)
         return sum(self.index.file.shardlist[shard].nsamples for shard in shards)
 
@@ -125,8 +125,8 @@ class Reading:
         for size in self._sizes(reader):
             yield list(islice(rows, size))
 
-    def _rest(self, epoch: int, start: Start) -> Iterator[list[int]]:
-        """Yield what is left of an epoch that was dealt among other workers, in its order."""
+    def _rest(self, epoch: int, start: EpochOffset) -> Iterator[list[int]]:
+        """Yield the rest of an epoch that was dealt among another number of workers."""
         readers = self._readers(start.workers)
         turns = turns_after(self.steps(start.workers), start.batches)
         parts = [
@@ -136,7 +136,7 @@ class Reading:
         return in_turn(parts, turns.order)
 
     def _replayed(self, epoch: int, reader: Consumer) -> Iterator[int]:
-        """Yield the rows of another reader: what WebDataset's splitters deal to it."""
+        """Yield the rows that WebDataset's splitters deal to another reader."""
         pieces = cut_pieces(
             self.index,
             self.split,

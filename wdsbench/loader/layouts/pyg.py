@@ -1,6 +1,4 @@
-"""Nodes and edges of a batch as a ``torch_geometric.data.Batch``, without a Python object per
-graph.
-"""
+"""A ``torch_geometric.data.Batch`` from tensors, without a Python object per graph."""
 
 from __future__ import annotations
 
@@ -10,22 +8,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from wdsbench.loader.layouts.layout import BatchTensors
 
-def graph_batch(
-    x: torch.Tensor,
-    edge_index: torch.Tensor,
-    edge_attr: torch.Tensor,
-    node_counts: NDArray[np.int64],
-    edge_counts: NDArray[np.int64],
-) -> Any:
+
+def graph_batch(tensors: BatchTensors, x: torch.Tensor, node_counts: NDArray[np.int64]) -> Any:
     """Return the union of G graphs as PyG would have collated them.
 
     Args:
-        x: float32 ``[N, D]``.
-        edge_index: int64 ``[2, E]``, indices into the union.
-        edge_attr: float32 ``[E, 1]``.
+        tensors: Edges, with indices into the union, and the number of edges of each graph.
+        x: float32 ``[N, ...]``.
         node_counts: int64 ``[G]``.
-        edge_counts: int64 ``[G]``.
 
     Returns:
         ``torch_geometric.data.Batch`` whose ``get_example``, ``to_data_list``, ``to``, ``ptr`` and
@@ -35,13 +27,14 @@ def graph_batch(
     from torch_geometric.data import Batch, Data
 
     nodes = torch.from_numpy(np.concatenate([[0], np.cumsum(node_counts)]))
-    edges = torch.from_numpy(np.concatenate([[0], np.cumsum(edge_counts)]))
+    assert tensors.edge_counts is not None
+    edges = torch.from_numpy(np.concatenate([[0], np.cumsum(tensors.edge_counts)]))
     graphs = len(node_counts)
     batch = Batch(
         _base_cls=Data,
         x=x,
-        edge_index=edge_index,
-        edge_attr=edge_attr,
+        edge_index=tensors.edge_index,
+        edge_attr=tensors.edge_attr,
         batch=torch.from_numpy(np.repeat(np.arange(graphs), node_counts)),
         ptr=nodes,
     )

@@ -1,0 +1,110 @@
+"""Batches decoded by worker processes into shared slabs, and assembled in the training process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+
+import torch
+
+from wdsbench.loader.arguments import OpenSplit
+from wdsbench.loader.decode import BatchDecoder
+from wdsbench.loader.layouts import BatchTensors
+from wdsbench.loader.stats import LoaderStats
+from wdsbench.loader.steps import EpochOffset, turns_after
+from wdsbench.loader.team import WorkerTeam
+from wdsbench.loader.worker import Filled
+from wdsbench.records import Batch
+from wdsbench.slabs import OrdinaryMemory, SlabCursor
+from wdsbench.stream.files import open_shards
+
+
+class WorkerReader:
+    """Reads epochs with ``num_workers`` worker processes, which it starts when it needs them."""
+
+    def __init__(self, split: OpenSplit, workers: int) -> None:
+        self._split = split
+        self._workers = workers
+        self._files = open_shards(split.order.index, access=split.access)
+        self._team: WorkerTeam | None = None
+
+    def epoch(self, stats: LoaderStats, start: EpochOffset) -> Generator[Batch]:
+        """Yield the batches of epoch ``stats.epoch``."""
+        # A second iterator beside a living one has workers of its own.
+        team, self._team = self._team, None
+        if team is None or not team.is_ours:
+            team = WorkerTeam(self._workers, self._split)
+        decoder = BatchDecoder(self._split.layout, self._files)
+        on_disk: dict[int, int] = {}
+        try:
+            for worker, filled in team.epoch(stats.epoch, start, self._turns(start)):
+                requested = time.perf_counter()
+                batch = _received(team, worker, filled, decoder, stats)
+                stats.decode_seconds += filled.decode_seconds
+                stats.loader_waited_seconds += max(0.0, requested - filled.done_at)
+                stats.bytes_read += filled.bytes_read
+                on_disk[worker] = filled.disk_bytes
+                stats.disk_bytes = sum(on_disk.values())
+                yield batch
+                del batch
+        except GeneratorExit:
+            self._keep(team)
+            raise
+        except BaseException:
+            team.close()
+            raise
+        self._keep(team)
+
+    def close(self) -> None:
+        """End the worker processes."""
+        team, self._team = self._team, None
+        if team is not None:
+            team.close()
+
+    def _turns(self, start: EpochOffset) -> list[int]:
+        """Return the workers in the order of their first turns."""
+        if start.workers != self._workers:  # the rest is dealt again, batch by batch
+            return list(range(self._workers))
+        return turns_after(self._split.order.steps(self._workers), start.batches).order
+
+    def _keep(self, team: WorkerTeam) -> None:
+        """Keep one team for the next epoch."""
+        if self._team is None or not self._team.is_ours:
+            self._team = team
+        else:
+            team.close()
+
+
+def _received(
+    team: WorkerTeam, worker: int, filled: Filled, decoder: BatchDecoder, stats: LoaderStats
+) -> Batch:
+    """Return the batch in a slab: in place, or copied if the worker needs the slab."""
+    if filled.slab is None:
+        stats.copied_batches += 1
+        before = decoder.bytes_read
+        pending = decoder.start(filled.rows.tolist(), OrdinaryMemory())
+        batch = decoder.assemble(decoder.tensors(pending))
+        stats.bytes_read += decoder.bytes_read - before
+        stats.decode_seconds += pending.busy_seconds
+        return batch
+    lease = team.lease(worker, filled.slab)
+    cursor = SlabCursor(team.memory(worker, filled.slab), lease)
+    tensors = decoder.placed(filled.rows, filled.edge_counts, cursor)
+    if lease is None:
+        stats.copied_batches += 1
+        _copy_out(tensors)
+        team.give_back(worker, filled.slab)
+    else:
+        lease.seal()
+    tensors.fields = filled.fields or {}
+    if filled.scales is not None:
+        tensors.scales = torch.from_numpy(filled.scales)
+    return decoder.assemble(tensors)
+
+
+def _copy_out(tensors: BatchTensors) -> None:
+    """Replace tensors in a slab by copies in ordinary memory."""
+    for name in ("hidden", "edge_index", "edge_attr"):
+        value = getattr(tensors, name)
+        if value is not None:
+            setattr(tensors, name, value.clone())

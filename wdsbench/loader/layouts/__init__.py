@@ -1,0 +1,29 @@
+"""How the samples of a batch are arranged in its tensors: one class and one file per layout.
+
+A layout is added by a subclass of :class:`Layout` and a row of :data:`LAYOUTS`; the loader, its
+worker processes and its memory use nothing but the five methods of the class. The training process
+and a worker compute the placement of a batch once each, from the rows alone.
+"""
+
+from wdsbench.loader.layouts.graph import GraphLayout
+from wdsbench.loader.layouts.jagged import JaggedLayout
+from wdsbench.loader.layouts.layout import BatchTensors, EdgeJobs, Layout, Placement
+from wdsbench.loader.layouts.pad import PadLayout
+from wdsbench.loader.layouts.separate import SeparateLayout
+from wdsbench.loader.layouts.stack import StackLayout
+from wdsbench.loader.layouts.union_graph import UnionGraphLayout
+
+#: Layouts by the name that ``TraceLoader(layout=...)`` takes.
+LAYOUTS: dict[str, type[Layout]] = {
+    layout.name: layout
+    for layout in (StackLayout, PadLayout, JaggedLayout, GraphLayout, UnionGraphLayout)
+}
+
+__all__ = [
+    "LAYOUTS",
+    "BatchTensors",
+    "EdgeJobs",
+    "Layout",
+    "Placement",
+    "SeparateLayout",
+]

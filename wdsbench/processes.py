@@ -1,0 +1,314 @@
+"""Worker processes and the messages between them and their parent.
+
+A worker is forked, or it is a fresh interpreter that imports only what its target needs. Neither
+runs the main script again, so no main guard is needed. Parent and worker each hold one end of a
+socket. When one dies, the other gets an error instead of waiting: the parent
+:class:`WorkerEndedError`, the worker :class:`ParentGoneError`, which ends it. Workers ignore
+Ctrl-C, which their parent handles; ``None`` is the message that ends a worker.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from multiprocessing import reduction
+from multiprocessing.connection import Connection
+from typing import Any
+
+from wdsbench.errors import WdsbenchError
+
+#: How long a worker has to end by itself before it is killed.
+QUIT_SECONDS = 5.0
+
+#: How often a worker that waits checks that its parent lives.
+ORPHAN_SECONDS = 2.0
+
+_PROGRAM = """
+import sys
+from multiprocessing.connection import Connection
+pipe = Connection(int(sys.argv[1]))
+sys.path[:] = pipe.recv()
+from wdsbench.processes import _serve
+_serve(pipe, [int(number) for number in sys.argv[2:]])
+"""
+
+
+class WorkerEndedError(Exception):
+    """A worker has ended; the text says how.
+
+    Attributes:
+        exit_code: Its exit code; negative: the signal that killed it.
+    """
+
+    def __init__(self, exit_code: int | None) -> None:
+        self.exit_code = exit_code
+        killed = exit_code is not None and exit_code < 0
+        super().__init__(
+            f"was killed by signal {-(exit_code or 0)}" if killed else f"exit {exit_code}"
+        )
+
+
+class ParentGoneError(Exception):
+    """The parent of this worker has ended."""
+
+
+class Channel:
+    """A worker's end of the socket."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._parent = os.getppid()
+        self._poll = select.poll()  # kept: Connection.poll makes a selector per call, 20 us each
+        self._poll.register(connection.fileno(), select.POLLIN)
+
+    def waiting(self) -> bool:
+        """Return True if there is a message."""
+        return bool(self._poll.poll(0))
+
+    def receive(self) -> Any:
+        """Return the next message.
+
+        Raises:
+            ParentGoneError: There will be none.
+        """
+        while not self._poll.poll(ORPHAN_SECONDS * 1e3):
+            if os.getppid() != self._parent:
+                raise ParentGoneError
+        try:
+            return self._connection.recv()
+        except (EOFError, ConnectionResetError) as error:
+            raise ParentGoneError from error
+
+    def send(self, message: Any, descriptor: int | None = None) -> None:
+        """Send a message, and an open file with it.
+
+        Raises:
+            ParentGoneError: Nobody can receive it.
+        """
+        try:
+            self._connection.send(message)
+            if descriptor is not None:
+                reduction.send_handle(self._connection, descriptor, self._parent)
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise ParentGoneError from error
+
+
+class WorkerProcess:
+    """A worker as its parent sees it; made by :func:`start_workers`.
+
+    Attributes:
+        pipe: The parent's end of the socket.
+    """
+
+    def __init__(self, process: Any, pipe: Connection) -> None:
+        self.pipe = pipe
+        self._process = process
+        # Kept: multiprocessing's own wait() and poll() make a selector per call, 20 us each.
+        self._poll = select.poll()
+        self._poll.register(pipe.fileno(), select.POLLIN)
+        if process.sentinel is not None:
+            self._poll.register(process.sentinel, select.POLLIN)
+
+    def send(self, message: Any) -> None:
+        """Send a message.
+
+        Raises:
+            WorkerEndedError: The process has ended.
+        """
+        try:
+            self.pipe.send(message)
+        except (BrokenPipeError, ConnectionResetError):
+            raise self._ended() from None
+
+    def receive(self) -> Any:
+        """Return the next message.
+
+        Raises:
+            WorkerEndedError: The process has ended, and all that it sent was received.
+        """
+        ready = [descriptor for descriptor, _ in self._poll.poll()]
+        try:
+            if self.pipe.fileno() in ready:
+                return self.pipe.recv()
+        except (EOFError, ConnectionResetError):
+            pass
+        raise self._ended()
+
+    def receive_descriptor(self) -> int:
+        """Return the open file that follows a message.
+
+        Raises:
+            WorkerEndedError: The process has ended.
+        """
+        try:
+            return reduction.recv_handle(self.pipe)
+        except (EOFError, OSError):
+            raise self._ended() from None
+
+    def join(self, *, kill: bool = False) -> None:
+        """Wait for the end of the process; kill it now, or if it takes too long."""
+        if not kill:
+            self._process.join(QUIT_SECONDS)
+        if self._process.exitcode is None:
+            self._process.kill()
+            self._process.join()
+
+    def _ended(self) -> WorkerEndedError:
+        self._process.join(QUIT_SECONDS)
+        return WorkerEndedError(self._process.exitcode)
+
+
+class _Interpreter(subprocess.Popen[bytes]):
+    """A fresh interpreter, with the methods of ``multiprocessing.Process``."""
+
+    sentinel = None  # the end of the socket tells: no other process has its other end
+
+    def join(self, timeout: float | None = None) -> None:
+        with suppress(subprocess.TimeoutExpired):
+            self.wait(timeout)
+
+    @property
+    def exitcode(self) -> int | None:
+        code: int | None = self.poll()
+        return code
+
+
+def start_workers(
+    target: Callable[..., None],
+    arguments: Sequence[tuple[Any, ...]],
+    *,
+    fork: bool,
+    name: str = "wdsbench-worker",
+    descriptors: Sequence[Sequence[int]] | None = None,
+) -> list[WorkerProcess]:
+    """Start processes that call ``target(channel, *arguments[i])``.
+
+    Args:
+        target: A function of a module, so that a fresh interpreter can import it.
+        arguments: Arguments of each worker; a fresh interpreter receives them pickled, after all
+            have started.
+        fork: True to fork this process, which takes milliseconds; False to start interpreters,
+            which is safe beside threads and CUDA.
+        name: Name of the processes; a number is appended.
+        descriptors: Open files of each worker, which have the same numbers there.
+
+    Raises:
+        WorkerEndedError: A worker ended before it received its arguments.
+    """
+    # A parent that handles SIGTERM (training saves its state first) needs its workers until then,
+    # and launchers send it to all processes of a job.
+    ignored = [signal.SIGINT]
+    if callable(signal.getsignal(signal.SIGTERM)):
+        ignored.append(signal.SIGTERM)
+    workers = _start(target, arguments, fork, name, descriptors, ignored)
+    if fork:
+        return workers
+    try:
+        for worker, values in zip(workers, arguments, strict=True):
+            worker.send(sys.path)
+            worker.send((target, values))
+    except BaseException:
+        stop_workers(workers, kill=True)
+        raise
+    return workers
+
+
+def _start(
+    target: Callable[..., None],
+    arguments: Sequence[tuple[Any, ...]],
+    fork: bool,
+    name: str,
+    descriptors: Sequence[Sequence[int]] | None,
+    ignored: list[signal.Signals],
+) -> list[WorkerProcess]:
+    workers: list[WorkerProcess] = []
+    # Blocked until the worker ignores them: before that it would react as this process does.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ignored)
+    try:
+        for number, values in enumerate(arguments):
+            ours, theirs = multiprocessing.Pipe()
+            process: Any
+            try:
+                if fork:
+                    # Copies of the parent's ends would hide its death from the workers.
+                    copies = [ours, *(worker.pipe for worker in workers)]
+                    process = multiprocessing.get_context("fork").Process(
+                        target=_serve,
+                        args=(theirs, ignored, copies, (target, values)),
+                        daemon=True,
+                        name=f"{name}-{number}",
+                    )
+                    process.start()
+                else:
+                    shared = descriptors[number] if descriptors else ()
+                    command = [sys.executable, *_flags(), "-c", _PROGRAM, str(theirs.fileno())]
+                    process = _Interpreter(
+                        [*command, *(str(int(each)) for each in ignored)],
+                        pass_fds=[theirs.fileno(), *shared],
+                        stdin=subprocess.DEVNULL,
+                    )
+            finally:
+                theirs.close()
+            workers.append(WorkerProcess(process, ours))
+    except BaseException:
+        stop_workers(workers, kill=True)
+        raise
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return workers
+
+
+def stop_workers(workers: list[WorkerProcess], *, kill: bool = False) -> None:
+    """End the processes, and clear the list.
+
+    Args:
+        workers: The processes.
+        kill: True to end them in the middle of their work.
+    """
+    for worker in workers:
+        if not kill:
+            with suppress(OSError):
+                worker.pipe.send(None)
+        worker.pipe.close()
+    for worker in workers:
+        worker.join(kill=kill)
+    workers.clear()
+
+
+def portable_error(error: Exception) -> Exception:
+    """Return the error, or a WdsbenchError with its text if it cannot be pickled."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return WdsbenchError(f"{type(error).__name__}: {error}")
+    return error
+
+
+def _flags() -> list[str]:
+    """Return the command-line flags of this interpreter (-W, -X, ...)."""
+    return subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined, no-any-return]
+
+
+def _serve(
+    pipe: Connection,
+    ignored: Sequence[int],
+    copies: Sequence[Connection] = (),
+    task: tuple[Callable[..., None], tuple[Any, ...]] | None = None,
+) -> None:
+    """Run the target in the worker until it returns or the parent is gone."""
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ignored)
+    for connection in copies:
+        connection.close()
+    channel = Channel(pipe)
+    with suppress(ParentGoneError):
+        target, arguments = channel.receive() if task is None else task
+        target(channel, *arguments)
