@@ -128,7 +128,7 @@ def test_the_ranks_of_torch_are_obeyed(monkeypatch: pytest.MonkeyPatch, tmp_path
         assert (this_consumer().rank, this_consumer().ranks) == (0, 1)
         monkeypatch.setenv("RANK", "1")
         monkeypatch.setenv("WORLD_SIZE", "2")
-        with pytest.raises(ValueError, match="not initialised so"):
+        with pytest.raises(ValueError, match="not initialised with these"):
             this_consumer()
     finally:
         dist.destroy_process_group()

@@ -105,7 +105,8 @@ def _checked(job: VerifyJob, shards: bool, progress: Progress) -> Checked:
         if job.fast:
             raise ValueError("--fast needs a data set; raw traces have no index.")
         return verify_raw(sources, progress=progress)
-    from wdsbench.shards.check.verify import tar_paths, verify_dataset, verify_tars
+    from wdsbench.shards.check.verify import verify_dataset, verify_tars
+    from wdsbench.shards.read.open import tar_paths
 
     threads = job.threads or min(usable_cores(), 8)
     if Path(sources[0]).is_dir():

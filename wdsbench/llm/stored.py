@@ -93,7 +93,7 @@ def pick_from_raw(patterns: Sequence[str | Path], count: int, seed: int = 0) -> 
 
 def _check_count(count: int) -> None:
     if count < 1:
-        raise ValueError(f"recompute: {count} traces; allowed are 1 and more")
+        raise ValueError(f"recompute is {count} traces; must be at least 1.")
 
 
 def _from_raw(trace: Any) -> StoredTrace:

@@ -1,13 +1,12 @@
-"""Shards to samples that are not read yet: pieces, their assignment, rows, shuffling, as
-WebDataset pipeline stages.
+"""WebDataset stages from shards to samples that are not read yet: pieces, assignment, rows, order.
 
     PieceList ─ wds.split_by_node ─ wds.split_by_worker ─ SampleRows ─ EpochShuffle ─ wds.batched
 
-What travels is the row of a sample in the index, an ``int``: a shuffle buffer of 1,000 traces of
-13 MB holds 1,000 numbers. ``SampleMembers`` turns rows into samples of webdataset's kind whose
-members are not read yet, for pipelines of one's own. Every stage is an ordinary
-iterator-to-iterator callable, usable in anybody's ``wds.DataPipeline``. Order is a function of
-(seed, epoch, rank, ranks, worker, workers, position) and nothing else. Nothing here imports torch.
+Stages pass the row of a sample in the index, an ``int``, so a shuffle buffer of 1,000 traces of 13
+MB holds 1,000 numbers; ``SampleMembers`` turns rows into webdataset samples whose members are not
+read yet. Every stage is a callable from iterator to iterator that works in any
+``wds.DataPipeline``. Order is a function of (seed, epoch, rank, ranks, worker, workers, position)
+only, and nothing here imports torch.
 """
 
 from wdsbench.shards.read.sample import read_member

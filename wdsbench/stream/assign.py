@@ -1,4 +1,4 @@
-"""Who reads: this process's place among ranks and workers, as WebDataset's splitters see it."""
+"""The place of this process among ranks and workers, as WebDataset's splitters see it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ class Consumer:
     """One reader of an epoch: a worker of a rank.
 
     Attributes:
-        rank: In ``range(ranks)``.
-        ranks: Training processes.
-        worker: In ``range(workers)``.
-        workers: Reading processes of each rank; 1 where the training process reads itself.
+        rank: Number of the training process, in ``range(ranks)``.
+        ranks: Number of training processes.
+        worker: Number of the worker, in ``range(workers)``.
+        workers: Number of reading processes per rank; 1 if the training process reads itself.
     """
 
     rank: int = 0
@@ -26,14 +26,12 @@ class Consumer:
 
     @property
     def number(self) -> int:
-        """Place of this reader in the deal: ``split_by_node`` deals to ranks first, then
-        ``split_by_worker``.
-        """
+        """Number of this reader: ``split_by_node`` splits first, then ``split_by_worker``."""
         return self.rank + self.ranks * self.worker
 
     @property
     def count(self) -> int:
-        """Readers of the epoch."""
+        """Number of readers of an epoch."""
         return self.ranks * self.workers
 
 
@@ -42,9 +40,9 @@ _appointed: Consumer | None = None
 
 
 def appoint(consumer: Consumer) -> None:
-    """Make this process, which does nothing but read, the reader ``consumer``.
+    """Make this worker process the reader ``consumer``.
 
-    WebDataset's splitters are told by their own variables.
+    WebDataset's splitters read their own environment variables, which are set too.
     """
     global _appointed
     _appointed = consumer
@@ -60,29 +58,29 @@ def this_consumer() -> Consumer:
     """Return the place of this process.
 
     Raises:
-        ValueError: The environment says otherwise than torch. WebDataset's splitters obey ``RANK``
-            with ``WORLD_SIZE`` and ``WORKER`` with ``NUM_WORKERS`` before torch's own numbers;
-            stray ones would leave out samples without a word.
+        ValueError: The environment contradicts torch. WebDataset's splitters prefer ``RANK`` with
+            ``WORLD_SIZE`` and ``WORKER`` with ``NUM_WORKERS`` to torch's own numbers, so wrong
+            values would silently skip samples.
     """
     if _appointed is not None:
         return _appointed
     stray = [name for name in ("WORKER", "NUM_WORKERS") if name in os.environ]
     if stray:
         raise ValueError(
-            f"the environment sets {' and '.join(stray)}, which WebDataset takes for this process's"
-            " share of the data; unset them"
+            f"the environment sets {' and '.join(stray)}, which WebDataset uses to split the"
+            " data; unset them"
         )
     rank, ranks, worker, workers = pytorch_worker_info()
     if ranks != 1 and (rank, ranks) != _torch_rank():
         raise ValueError(
             f"the environment sets RANK={rank} and WORLD_SIZE={ranks}, but torch.distributed is not"
-            " initialised so; initialise it before the loader is used, or unset them"
+            " initialised with these; initialise it before the loader is used, or unset them"
         )
     return Consumer(rank, ranks, worker, workers)
 
 
 def _torch_rank() -> tuple[int, int] | None:
-    """Return torch's (rank, ranks); None where no process group is there.
+    """Return torch's (rank, ranks); None without a process group.
 
     A worker process that was spawned has none; its training process has been checked.
     """

@@ -1,4 +1,4 @@
-"""Open shards of a data set, as the C++ readers want them."""
+"""Open the shards of a data set for the C++ readers."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import resource
 from wdsbench import _core
 from wdsbench.shards.read.index import DatasetIndex
 
-#: Shards kept open; a reader of shuffled shards is at home in a few at a time.
+#: Shards kept open; a reader of shuffled shards uses a few at a time.
 MOST_OPEN = 512
 
 
 def open_shards(
     index: DatasetIndex, *, access: str = "map", limit: int | None = None
 ) -> _core.ShardFiles:
-    """Return the shards of ``index``, to be opened when first read.
+    """Return the shards of ``index``; each is opened when it is first read.
 
     Args:
-        index: Of the data set.
-        access: ``"map"``; ``"sparse"``, where little of every member is wanted; ``"pread"``.
-        limit: Shards kept open; None: an eighth of the files the process may open, so that several
-            loaders fit beside each other.
+        index: The data set.
+        access: ``"map"``; ``"sparse"`` if little of each member is read; ``"pread"``.
+        limit: Shards kept open; None: an eighth of the files the process can open, so that several
+            loaders fit.
     """
     allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     shards = index.file.shardlist

@@ -1,9 +1,8 @@
-"""Samples for pipelines of one's own: members that are not read yet, and how to read one.
+"""Samples for custom pipelines: members that are not read yet, and functions that read one.
 
-A sample is what webdataset makes of it (``__key__``, ``__url__``, an entry for each suffix), but an
-entry is a :class:`wdsbench.records.Member` instead of bytes, and what the index knows (label,
-score, question id, lengths) stands beside it. A shuffle buffer of such samples holds places, not
-payloads; what is never asked for is never read.
+A sample has webdataset's form (``__key__``, ``__url__``, one entry per suffix), but an entry is a
+:class:`wdsbench.records.Member` instead of bytes. Label, score, question id and lengths come from
+the index. A shuffle buffer of such samples holds places, not payloads.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from wdsbench.shards.read.sample import parse_array, read_member
 
 
 class SampleMembers:
-    """Turns rows of the index into samples whose members are not read yet."""
+    """Stage of a pipeline: index rows to samples whose members are not read yet."""
 
     def __init__(self, index: DatasetIndex) -> None:
         self._index = index
         self._members = [name for name in member_names() if f"{name}.size" in index.columns]
 
     def __call__(self, rows: Iterable[int]) -> Iterator[dict[str, Any]]:
-        """Yield a sample a row."""
+        """Yield one sample per row."""
         return map(self.sample, rows)
 
     def sample(self, row: int) -> dict[str, Any]:
@@ -52,6 +51,7 @@ def load_member(member: Member) -> NDArray[Any]:
     """Return an npy member as an array, read-only, in its stored dtype.
 
     Raises:
-        ShardError: It cannot be read. DecodeError: it is not an npy member of a plain dtype.
+        ShardError: It cannot be read.
+        DecodeError: It is not an npy member of a supported dtype.
     """
     return parse_array(read_member(member), member)

@@ -1,6 +1,4 @@
-"""Where randomness comes from: a hash of what an order may depend on, and nothing else (no clock,
-no pid).
-"""
+"""Random generators seeded by a hash of everything that an order depends on (no clock, no pid)."""
 
 from __future__ import annotations
 
@@ -10,15 +8,15 @@ import xxhash
 
 
 class OrderRandom(random.Random):
-    """Python's generator with a shorter way to an integer.
+    """Python's generator with a faster ``randint``.
 
-    WebDataset's shuffle draws one ``randint`` a sample; the library's own rejects until no number
-    is favoured, which costs four times as much as the rest of the stage. One multiplication favours
-    numbers by less than 2^-43 of their share for the sizes of shuffle buffers.
+    WebDataset's shuffle draws one ``randint`` per sample. Python's own uses rejection sampling,
+    which costs four times as much as the rest of the stage. The multiplication used here is biased
+    by less than 2^-43 for the sizes of shuffle buffers.
     """
 
     def randint(self, a: int, b: int) -> int:
-        """Return an integer of ``a .. b``, both included."""
+        """Return an integer from ``a`` to ``b``, both included."""
         return a + int(self.random() * (b - a + 1))
 
 

@@ -1,9 +1,9 @@
 """The shard list: shards cut into pieces so that every reader gets an equal share.
 
-WebDataset's splitters deal whole list entries: entry i goes to reader ``i % readers``. So the
-samples of an epoch, shards in shuffled order, are cut into one contiguous share a reader (sizes
-differ by one sample at most), each share into pieces that lie within one shard, and the pieces are
-listed in the order of the deal, with empty ones where a reader has fewer.
+WebDataset's splitters assign whole list entries: entry i goes to reader ``i % readers``. The
+samples of an epoch, shards in shuffled order, are cut into one contiguous share per reader (sizes
+differ by at most one sample), and each share into pieces within one shard. The pieces are listed in
+the order of assignment, with empty ones for readers that have fewer.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class Piece:
     """Samples ``[first, first + count)`` of one shard.
 
     Attributes:
-        url: The shard, as the index names it.
+        url: Name of the shard in the index.
         shard: Its number in the index.
-        first: First sample, from the start of the shard.
-        count: Samples; 0 for a piece that only fills the deal.
+        first: First sample, counted from the start of the shard.
+        count: Number of samples; 0 for a piece that only fills the list.
     """
 
     url: str
@@ -36,16 +36,14 @@ class Piece:
 
 
 def share_of(samples: int, reader: int, readers: int) -> range:
-    """Return the positions of an epoch of ``samples`` that fall to one reader."""
+    """Return one reader's positions in an epoch of ``samples``."""
     return range(samples * reader // readers, samples * (reader + 1) // readers)
 
 
 def cut_pieces(
     index: DatasetIndex, split: str | None, *, readers: int, seed: int, epoch: int, shuffle: bool
 ) -> list[Piece]:
-    """Return an epoch's pieces in the order of the deal; every sample of the split is in exactly
-    one.
-    """
+    """Return an epoch's pieces in the order of assignment; each sample is in exactly one."""
     shards = index.shards_of(split)
     if shuffle:
         order_rng("shards", seed, epoch).shuffle(shards)
@@ -63,9 +61,9 @@ def cut_pieces(
 def _cut_share(
     index: DatasetIndex, shards: list[int], starts: list[int], share: range
 ) -> list[Piece]:
-    """Return the pieces of a share; ``starts``: where each shard starts in the epoch, then its end.
+    """Return the pieces of a share; ``starts``: each shard's start in the epoch, then its end.
 
-    What is looked at are the share's own shards, for every reader cuts all shares.
+    Only the share's own shards are visited, since every reader cuts all shares.
     """
     pieces: list[Piece] = []
     place = bisect_right(starts, share.start) - 1
@@ -93,7 +91,7 @@ class PieceList:
         self.epoch = 0
 
     def __call__(self) -> Iterator[Piece]:
-        """Yield every piece of the epoch, for the splitters to deal."""
+        """Yield every piece of the epoch, for WebDataset's splitters."""
         readers = this_consumer().count
         yield from cut_pieces(
             self._index,

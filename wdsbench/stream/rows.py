@@ -1,4 +1,4 @@
-"""Pieces to samples: the member stage, which reads nothing, and what it says to the disk."""
+"""Pieces to rows of samples; nothing is read, but the disk can be asked to read ahead."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from wdsbench.shards.format.kinds import HIDDEN
 from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.stream.pieces import Piece
 
-#: Bytes of a shard that are asked for at a time: enough for any disk to be at its full rate.
+#: Bytes of a shard requested at a time: enough for the full rate of any disk.
 AHEAD_STEP_BYTES = 4 << 20
 
-#: How far ahead of the sample that is handed on.
+#: Bytes requested ahead of the current sample.
 AHEAD_BYTES = 16 << 20
 
 
 class SampleRows:
-    """Yields the index row of every sample of the pieces it is given."""
+    """Stage of a pipeline: pieces to the index rows of their samples."""
 
     def __init__(self, index: DatasetIndex, ahead: _core.ReadAhead | None = None) -> None:
-        """Prepare a stage; with ``ahead`` the shards are read ahead in the order of the rows.
+        """Create a stage; with ``ahead`` the shards are read ahead in the order of the rows.
 
-        A shuffle buffer behind this stage takes in a row long before it hands it on, so what it
-        holds is on its way into the page cache.
+        A shuffle buffer after this stage holds a row for a while, and in the meantime its bytes
+        are read into the page cache.
         """
         self._index = index
         self._ahead = ahead
@@ -43,13 +43,13 @@ class SampleRows:
                 yield from range(first, last)
 
     def __reduce__(self) -> tuple[type[SampleRows], tuple[DatasetIndex]]:
-        """Travel to another process without the reading ahead, which belongs to one."""
+        """Pickle without ``ahead``, which belongs to one process."""
         return SampleRows, (self._index,)
 
     def _steps(
         self, ahead: _core.ReadAhead, shard: int, start: int, stop: int
     ) -> Iterator[tuple[int, int]]:
-        """Yield row ranges; before each, its bytes and those AHEAD_BYTES further are asked for."""
+        """Yield row ranges; request the bytes of each and AHEAD_BYTES more before it."""
         offsets = self._index.member(HIDDEN, "offset")[start:stop].astype(np.int64)
         ends = offsets + self._index.member(HIDDEN, "size")[start:stop].astype(np.int64)
         asked = int(offsets[0])

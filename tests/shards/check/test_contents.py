@@ -31,7 +31,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Packed:
     )
 
 
-# What stands in a member or the table, with hashes that are right: (what, change of a sample,
+# Wrong values in a member or the table, with hashes that are right: (what, change of a sample,
 # kind, member, place in the member's data, words).
 def _states(change: Callable[[Any], Any]) -> Callable[[Sample], None]:
     def apply(sample: Sample) -> None:
@@ -133,7 +133,7 @@ CONTENTS: list[tuple[str, Callable[[Sample], None], str, str | None, Any, str]] 
     ("a score", _row(score=np.inf, label=0.0), "table", "", None, "score inf"),
     ("a prompt", _row(prompt_length=99), "table", "", None, "prompt of 99 tokens"),
     ("states of some tokens", lambda s: _cut_states(s, 1), "table", "", None,
-     r"states of \d+ tokens beside \d+ \(prompt \d+\)"),
+     r"states of \d+ tokens of \d+ \(prompt \d+\)"),
     ("a key", _row(key="k-0123456789abcdef"), "table", "", None, "question and trace give"),
     ("a dotted key", _row(key="a.b"), "table", "", None, "question and trace give"),
 ]  # fmt: skip
@@ -244,4 +244,4 @@ def test_a_question_in_two_splits(packed: Packed, tmp_path: Path) -> None:
     question = DatasetIndex.open(out).question_id(0)
     (problem,) = [p for p in verify_dataset(out).problems if p.kind != "index"]
     assert problem.kind == "split"
-    assert f"question {question!r} stands in split train and in test" in problem.detail
+    assert f"question {question!r} is in split train and in test" in problem.detail

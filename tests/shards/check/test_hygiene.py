@@ -48,7 +48,7 @@ def test_a_question_in_two_splits_is_named_with_both(
     samples = [("train", "good", 0), (first, question, 0), (second, question, 1)]
     with pytest.raises(ShardError) as caught:
         check_split_hygiene(by_hand(tmp_path, *samples))
-    words = f"question {question!r} stands in split {first} and in {second};"
+    words = f"question {question!r} is in split {first} and in {second};"
     assert words in str(caught.value)
 
 
@@ -64,7 +64,7 @@ def test_tars_of_another_writer(tmp_path: Path) -> None:
     for split in ("train", "val"):
         (tmp_path / f"{split}.tar").write_bytes(source.read_bytes())
     index = open_index([tmp_path / "train.tar", tmp_path / "val.tar"])
-    with pytest.raises(ShardError, match="stands in split train and in val"):
+    with pytest.raises(ShardError, match="is in split train and in val"):
         check_split_hygiene(index)
 
 

@@ -363,7 +363,7 @@ def test_a_table_that_cannot_be_followed(packed: Packed, tmp_path: Path) -> None
     short = columns["hidden.npy.xxh3"][:-1]
     assert [p.kind for p in problems(**{"hidden.npy.xxh3": short})] == ["table"]
     (problem,) = problems(shard=columns["shard"] + np.uint32(columns["shard"] == 0))[:1]
-    assert "is not the one it stands in" in problem.detail
+    assert "is not the one that holds it" in problem.detail
 
 
 @pytest.mark.parametrize("url", ["../copy/train-000000.tar", "/etc/passwd", "val-000000.tar"])

@@ -147,8 +147,8 @@ WRONG: list[tuple[str, list[tuple[str, bytes]], type[WdsbenchError], str]] = [
         ShardError,
         "key a comes again",
     ),
-    ("twice", [("a.hidden.npy", GOOD)] * 2, ShardError, "stands twice"),
-    ("case", [("a.hidden.npy", GOOD), ("a.Hidden.npy", GOOD)], ShardError, "stands twice"),
+    ("twice", [("a.hidden.npy", GOOD)] * 2, ShardError, "in its sample twice"),
+    ("case", [("a.hidden.npy", GOOD), ("a.Hidden.npy", GOOD)], ShardError, "in its sample twice"),
     ("not npy", [("a.hidden.npy", b"x" * 200)], DecodeError, "not an npy member"),
     ("two axes", [("a.hidden.npy", npy(2, 3))], DecodeError, r"expected \[L, T, D\]"),
     (

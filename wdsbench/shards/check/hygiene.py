@@ -1,6 +1,6 @@
-"""A question in two splits: the detector has seen the answer it is tested on.
+"""Check that no question is in two splits: a detector must not be tested on what it was trained on.
 
-``wdsbench pack`` never writes such a data set; one made by hand, or of plain tars, may be.
+``wdsbench pack`` never writes such a data set, but one made by hand or from plain tars can be.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ from wdsbench.shards.read.index import DatasetIndex
 
 
 def check_split_hygiene(index: DatasetIndex) -> None:
-    """Check that all traces of a question stand in one split.
+    """Check that all traces of a question are in one split.
 
-    Splits are those of the shards, which is what readers go by. About a second for a million
-    samples.
+    The split is that of the shard, as readers use it. Takes about a second for a million samples.
 
     Raises:
-        ShardError: A question stands in two splits, or a sample in a shard of another split; both
-            are named.
+        ShardError: A question is in two splits, or a sample in a shard of another split; both are
+            named.
     """
     shards = index.file.shardlist
     of_shard = np.array([SPLITS.index(entry.split) for entry in shards], np.uint8)
@@ -46,7 +45,7 @@ def check_split_hygiene(index: DatasetIndex) -> None:
         if shared:
             more = f" ({len(shared)} such questions)" if len(shared) > 1 else ""
             raise ShardError(
-                f"question {min(shared)!r} stands in split {first} and in {second}{more}; a"
+                f"question {min(shared)!r} is in split {first} and in {second}{more}; a"
                 " question has one split: pack with --split-by question",
                 shard=str(index.folder),
             )

@@ -1,4 +1,4 @@
-"""Where the members of a shard lie: by the table, and in the tar as it is."""
+"""Where the members of a shard are: according to the table, and in the tar file itself."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from wdsbench.shards.read.index import DatasetIndex
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a member lies in the shard.
+class MemberPlace:
+    """Place of a member in its shard.
 
     Attributes:
-        row: Of the table.
+        row: Row of the table.
         member: Name without the key.
         name: Name with the key.
-        offset_bytes: Of the data.
-        size_bytes: Of the data.
-        xxh3: What the table says of the data; None where it says nothing.
+        offset_bytes: Offset of the data.
+        size_bytes: Size of the data.
+        xxh3: XXH3-64 of the data in the table, or None.
     """
 
     row: int
@@ -36,50 +36,53 @@ class Place:
 
     @property
     def first_bytes(self) -> int:
-        """Where its header begins."""
+        """Offset of its tar header."""
         return self.offset_bytes - BLOCK_BYTES
 
     @property
     def end_bytes(self) -> int:
-        """Where its padding ends."""
+        """End of its padding."""
         return self.offset_bytes + self.size_bytes + -self.size_bytes % BLOCK_BYTES
 
 
-def table_places(index: DatasetIndex, rows: range) -> tuple[list[Place], list[Place]]:
-    """Return the members of some rows by the table: in the order of the shard, and those at a place
-    where no member can be.
+def table_places(index: DatasetIndex, rows: range) -> tuple[list[MemberPlace], list[MemberPlace]]:
+    """Return the places of some rows' members in the table: the possible ones in the order of the
+    shard, and those at an offset where no member can be.
     """
     span = slice(rows.start, rows.stop)
     keys = index.keys(np.arange(rows.start, rows.stop))
-    places: list[Place] = []
-    nowhere: list[Place] = []
+    places: list[MemberPlace] = []
+    nowhere: list[MemberPlace] = []
     for member in member_names():
         columns = [index.member(member, part)[span].tolist() for part in ("offset", "size", "xxh3")]
         for row, key, offset, size, digest in zip(rows, keys, *columns, strict=True):
             if size:
                 known = digest if index.has_hashes else None
-                place = Place(row, member, f"{key}.{member}", offset, size, known)
+                place = MemberPlace(row, member, f"{key}.{member}", offset, size, known)
                 (nowhere if offset < BLOCK_BYTES else places).append(place)
     return sorted(places, key=lambda place: place.offset_bytes), nowhere
 
 
 def tar_places(
-    expected: list[Place], names: list[str], offsets: NDArray[np.int64], sizes: NDArray[np.int64]
-) -> tuple[list[Place], list[tuple[str, str, int]]]:
-    """Return where the members of an unbroken tar really are, and (what, member, offset) of each
-    that is missing, elsewhere or too many; a run of members that all lie as far off is one.
+    expected: list[MemberPlace],
+    names: list[str],
+    offsets: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+) -> tuple[list[MemberPlace], list[tuple[str, str, int]]]:
+    """Return the places of members in a sound tar file, and (detail, member, offset) of each member
+    that is missing, moved or unknown; a run of members moved by the same distance counts once.
 
     Args:
-        expected: By the table.
-        names: Of the tar's members.
-        offsets: Of their data.
-        sizes: Of their data.
+        expected: Places in the table.
+        names: Names of the tar file's members.
+        offsets: Offsets of their data.
+        sizes: Sizes of their data.
     """
     there: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for name, offset, size in zip(names, offsets.tolist(), sizes.tolist(), strict=True):
         there[name].append((offset, size))
-    places: list[Place] = []
-    moved: list[tuple[Place, int]] = []
+    places: list[MemberPlace] = []
+    moved: list[tuple[MemberPlace, int]] = []
     misplaced: list[tuple[str, str, int]] = []
     for place in expected:
         candidates = there[place.name]
@@ -103,7 +106,7 @@ def tar_places(
         )
         misplaced.append((detail, run[0].name, run[0].offset_bytes))
     misplaced += [
-        ("the table knows no such member", name, offset)
+        ("the table has no such member", name, offset)
         for name, rest in there.items()
         for offset, _ in rest
     ]

@@ -1,4 +1,4 @@
-"""One thing that is wrong with a data set, and where."""
+"""A problem of a data set, with its place."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import Any, Final
 from wdsbench.errors import ShardError
 from wdsbench.shards.format.table import is_table_name
 
-#: What a problem is about. The first ones are of bytes, so that a shard's hash must differ too.
+#: Kinds of problems. Problems of bytes imply that the shard's hash differs too.
 BYTE_KINDS: Final = ("missing", "size", "cut", "tar", "header", "padding", "end", "hash", "member")
 KINDS: Final = (*BYTE_KINDS, "index", "table", "npy", "value", "meta", "split")
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What is wrong, where, and what is allowed.
+    """A problem and its place.
 
     Attributes:
         kind: One of ``KINDS``: ``missing`` shard, ``size`` of a shard, ``cut`` (bytes past the end
             of the file), ``tar`` (structure), ``header`` of a member in the tar, ``padding`` behind
-            it, ``end`` of the archive, ``hash``, ``member`` (missing, too many, elsewhere than the
-            table says), ``index``, ``table``, ``npy`` (header, dtype, shape), ``value`` (NaN, an
-            index out of range), ``meta`` (``meta.json``), ``split``.
-        detail: What was seen and what is allowed.
+            it, ``end`` of the archive, ``hash``, ``member`` (missing, unknown, not at
+            the table's place), ``index``, ``table``, ``npy`` (header, dtype, shape), ``value``
+            (NaN, an index out of range), ``meta`` (``meta.json``), ``split``.
+        detail: The value found and what is expected.
         shard: Name of the shard, or of another file of the data set.
         member: Full name of the member.
-        offset_bytes: Place in the shard.
-        question_id: Of the sample.
+        offset_bytes: Offset in the shard.
+        question_id: Question id of the sample.
     """
 
     kind: str
@@ -48,12 +48,12 @@ class Problem:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain values by name."""
+        """Return the problem as JSON."""
         return asdict(self)
 
 
 def problem_of(error: ShardError, kind: str) -> Problem:
-    """Return an error as a problem; what it says decides where it can."""
+    """Return an error as a problem of ``kind``, or of the table if the error is about the table."""
     name = None if error.shard is None else Path(error.shard).name
     if name is not None and (is_table_name(name) or error.detail.startswith("column ")):
         kind = "table"

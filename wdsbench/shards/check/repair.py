@@ -1,9 +1,8 @@
-"""What is whole of a damaged data set, as a new data set.
+"""Copy the undamaged samples of a data set into a new data set.
 
-Never in place: the damaged folder is only read. A sample is taken over, byte for byte, where every
-member is there, has the hash that the table keeps, and holds what it must; a damaged tar header or
-padding, which the writer makes anew, costs nothing. All other samples are listed, with question and
-reason, in ``lost.csv`` beside the new shards.
+The damaged folder is only read. A sample is copied byte for byte if every member exists, has its
+hash and has valid contents. Tar headers and padding are written again, so damage there loses
+nothing. All other samples are listed in ``lost.csv`` with question and reason.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ _COLUMNS: Final = ("key", "question_id", "trace", "split", "shard", "label", "sc
 
 @dataclass(frozen=True)
 class RepairReport:
-    """What was saved.
+    """Result of a repair.
 
     Attributes:
-        index: Of the new data set.
-        samples: Samples taken over.
+        index: Index of the new data set.
+        samples: Number of samples copied.
         lost: Key, question id and reason of each sample that was not.
-        damaged_shards: Names of the shards that lost any.
+        damaged_shards: Names of the shards that lost samples.
     """
 
     index: IndexFile
@@ -52,17 +51,16 @@ class RepairReport:
 def repair_dataset(
     folder: Path, out: Path, *, shard_mb: float | None = None, progress: Progress = no_progress
 ) -> RepairReport:
-    """Write a new data set of all samples of ``folder`` that are whole.
+    """Write a new data set of all undamaged samples of ``folder``.
 
     Args:
-        folder: The damaged data set; its index and table must be whole.
-        out: Folder of the new one.
-        shard_mb: Size at which a shard is closed; None: as large as those of ``folder``.
-        progress: Draws over shards.
+        folder: The damaged data set; its index and table must be sound.
+        out: Folder of the new data set.
+        shard_mb: Size at which a shard is closed; None: the shard size of ``folder``.
+        progress: Progress bar over shards.
 
     Raises:
-        ShardError: Index or table are damaged too, so that nothing says what is whole; or no sample
-            is.
+        ShardError: Index or table are damaged too, or every sample is.
         PackError: ``out`` cannot be written, or is ``folder``.
     """
     if out.resolve() == folder.resolve():
@@ -71,14 +69,13 @@ def repair_dataset(
     for problem in shape_problems(index):
         raise ShardError(f"{problem.detail}; pack the raw traces again", shard=str(folder))
     if shard_mb is None:
-        # As they were closed: the smallest shard of a split that another follows.
         shard_mb = _shard_bytes(index) / MEGABYTE
     writer = DatasetWriter(out, shard_mb=shard_mb)
     try:
-        run = _Run(index, writer)
+        run = _Copy(index, writer)
         numbers = range(len(index.file.shardlist))
         for number in progress(numbers, len(numbers), "saving"):
-            run.take(number)
+            run.copy_shard(number)
         if not run.kept:
             raise ShardError("no sample is whole; pack the raw traces again", shard=str(folder))
         _copy_reduction(index, writer)
@@ -95,21 +92,21 @@ def repair_dataset(
     return RepairReport(file, run.kept, run.lost, sorted(run.damaged))
 
 
-class _Run:
-    """Takes samples over and keeps count."""
+class _Copy:
+    """Copies samples and counts them."""
 
     def __init__(self, index: DatasetIndex, writer: DatasetWriter) -> None:
         self._index = index
         self._writer = writer
-        self._seen = LayerStats.zeros(index.num_layers)
+        self._stats = LayerStats.zeros(index.num_layers)
         self._members: dict[str, int] = {}
         self._lines: list[tuple[Any, ...]] = []
         self.kept = 0
         self.lost: list[tuple[str, str, str]] = []
         self.damaged: set[str] = set()
 
-    def take(self, number: int) -> None:
-        """Take over what is whole of a shard."""
+    def copy_shard(self, number: int) -> None:
+        """Copy the undamaged samples of a shard."""
         check = ShardCheck(self._index, number)
         for sample in check.samples():
             if sample.lost:
@@ -121,8 +118,8 @@ class _Run:
             for member in members:
                 self._members[member] = self._members.get(member, 0) + 1
             self.kept += 1
-            if sample.seen is not None:
-                self._seen.add(sample.seen)
+            if sample.stats is not None:
+                self._stats.add(sample.stats)
 
     def _split(self, row: int) -> str:
         return SPLITS[int(self._index.columns["split"][row])]
@@ -153,7 +150,7 @@ class _Run:
         return text.getvalue().encode("utf-8", "surrogatepass")
 
     def fields(self) -> dict[str, FieldEntry]:
-        """Return the fields with their new counts; those that no sample has any more are gone."""
+        """Return the fields with their new counts, without those that no sample has."""
         counted = {
             name: entry.model_copy(update={"samples": self._members.get(main_member(name), 0)})
             for name, entry in self._index.file.fields.items()
@@ -161,15 +158,15 @@ class _Run:
         return {name: entry for name, entry in counted.items() if entry.samples}
 
     def layers(self) -> list[LayerEntry]:
-        """Return what is known of the layers: maxima as packing saw them, counts of what is left.
+        """Return the layers' entries: maxima of packing, counts of the copied samples.
 
-        The largest value of a lost sample bounds those that are left.
+        The maximum of a lost sample is an upper bound for the others.
         """
         return [
             entry.model_copy(
                 update={
-                    "infinities": int(self._seen.infinities[layer]),
-                    "scaled_samples": int(self._seen.scaled[layer]),
+                    "infinities": int(self._stats.infinities[layer]),
+                    "scaled_samples": int(self._stats.scaled[layer]),
                 }
             )
             for layer, entry in enumerate(self._index.file.layers)
@@ -189,15 +186,14 @@ class _Run:
 
 
 def _shard_bytes(index: DatasetIndex) -> int:
-    """Return the size at which shards were closed, as near as their sizes tell it."""
+    """Return the size at which shards were closed: the smallest before the last."""
     entries = index.file.shardlist
     followed = [entry.filesize for entry, after in pairwise(entries) if entry.split == after.split]
-    # Closed at the first sample that passes it; the end of the archive comes on top.
     return min(followed) - END_BYTES if followed else max(entry.filesize for entry in entries) + 1
 
 
 def _copy_reduction(index: DatasetIndex, writer: DatasetWriter) -> None:
-    """Take over the components that states were reduced with."""
+    """Copy the components that states were reduced with."""
     name = index.file.provenance.reduction
     if name and Path(name).name == name and (index.folder / name).is_file():
         writer.add_file(name, (index.folder / name).read_bytes())

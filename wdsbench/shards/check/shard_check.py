@@ -1,16 +1,14 @@
-"""One shard against the table: every byte is read once and accounted for.
+"""One shard compared with the table: every byte is read once and checked.
 
-A sample's headers, members and padding lie together, so each sample is one read into one reused
-buffer; its bytes go into the shard's hash and into its members' hashes, and are then looked at
-(module ``contents``). What a header must hold is known byte for byte, since the writer's headers
-depend on name and size alone: so damage is found where it is, also behind other damage, where a
-walk from header to header ends.
+Headers, members and padding of a sample are contiguous, so each sample is one read into a reused
+buffer. The bytes are hashed for the shard and for the members, then their contents are checked
+(module ``contents``). Our headers depend on name and size alone and are compared byte by byte, so
+damage is located even after other damage that ends a walk from header to header.
 """
 
 from __future__ import annotations
 
 import os
-import tarfile
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -22,10 +20,10 @@ import xxhash
 from numpy.typing import NDArray
 
 from wdsbench import _core
-from wdsbench.shards.check.arrays import header_problem
 from wdsbench.shards.check.contents import check_contents
 from wdsbench.shards.check.expected import ExpectedSample
-from wdsbench.shards.check.places import Place, table_places, tar_places
+from wdsbench.shards.check.member_bytes import FAST_BYTES, check_bytes
+from wdsbench.shards.check.places import MemberPlace, table_places, tar_places
 from wdsbench.shards.check.problems import BYTE_KINDS, Problem
 from wdsbench.shards.check.states import LayerStats
 from wdsbench.shards.format.tar import BLOCK_BYTES, END_BYTES
@@ -37,37 +35,34 @@ _CHUNK_BYTES: Final = 1 << 20
 #: Kinds of byte problems after which a member's data is not what was written.
 _LOSING: Final = ("cut", "hash", "npy")
 
-#: Read of every member where only headers are looked at; NumPy's headers of four axes have 128.
-_FAST_BYTES: Final = 4096
-
 
 @dataclass
 class CheckedSample:
-    """A sample that was looked at.
+    """A sample that was checked.
 
     Attributes:
-        row: Of the table.
-        members: Name (without the key) to bytes, where they could be read; valid until the next
-            sample is asked for.
-        problems: What is wrong with it.
-        lost: Why its members cannot be taken over; "" where all of them are whole.
-        seen: What its states are like; None where they were not read.
+        row: Row of the table.
+        members: Bytes of the readable members by name (without the key); valid until the next
+            sample is yielded.
+        problems: Its problems.
+        lost: Why its members cannot be copied; "" if all of them are whole.
+        stats: Statistics of its states; None if they were not read.
     """
 
     row: int
     members: dict[str, NDArray[np.uint8]] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     lost: str = ""
-    seen: LayerStats | None = None
+    stats: LayerStats | None = None
 
 
 class ShardCheck:
     """The check of one shard; ``samples`` runs it.
 
     Attributes:
-        problems: What is wrong with the shard itself; whole once ``samples`` is exhausted.
-        seen: What the states of its samples are like.
-        bytes_read: So far.
+        problems: Problems of the shard itself; complete once ``samples`` is exhausted.
+        stats: Statistics of its samples' states.
+        bytes_read: Bytes read so far.
         shard: Name of the shard.
     """
 
@@ -77,15 +72,15 @@ class ShardCheck:
         self._path = index.shard_path(number)
         self._rows = range(*index.first_rows[number : number + 2].tolist())
         self._fast = fast
-        self._told = index.has_hashes  # else the index was made from the shards
+        self._ours = index.has_hashes  # else another writer's, with an index made from the shards
         self._digest = xxhash.xxh3_64()
         self._hashed_bytes = 0  # of the file's start, without a gap
         self._scratch = np.empty(0, np.uint8)
-        self._metadata: list[Place] = []  # headers that differ in what nobody reads
+        self._metadata: list[MemberPlace] = []  # headers with another owner, time or mode
         self._byte_problem = False
         self.shard = Path(self._entry.url).name
         self.problems: list[Problem] = []
-        self.seen = LayerStats.zeros(index.num_layers)
+        self.stats = LayerStats.zeros(index.num_layers)
         self.bytes_read = 0
 
     def samples(self) -> Iterator[CheckedSample]:
@@ -122,13 +117,13 @@ class ShardCheck:
         places = expected
         try:
             listed = _core.list_tar_members(self._fd)
-            if self._told:  # other writers' tars may hold anything else beside
+            if self._ours:  # other writers' tars can hold other files
                 places, misplaced = tar_places(expected, *listed)
                 for detail, name, offset in misplaced:
                     self._add("member", detail, member=name, offset_bytes=offset)
         except _core.FormatError as error:
             broken = error
-        of_row: dict[int, list[Place]] = defaultdict(list)
+        of_row: dict[int, list[MemberPlace]] = defaultdict(list)
         for place in places:
             of_row[place.row].append(place)
         explained: list[Problem] = []
@@ -158,15 +153,15 @@ class ShardCheck:
         self.problems.append(Problem(kind, detail, self.shard, member, offset_bytes))
 
     def _sample(
-        self, row: int, places: list[Place], wanted: set[str], *, walked: bool
+        self, row: int, places: list[MemberPlace], wanted: set[str], *, walked: bool
     ) -> CheckedSample:
         """Return one sample, read and checked.
 
         Args:
-            row: Of the table.
-            places: Where its members are.
-            wanted: Members it has by the table.
-            walked: Whether the tar's structure is known to be sound.
+            row: Row of the table.
+            places: Places of its members.
+            wanted: Members it has according to the table.
+            walked: True if the tar's structure is known to be sound.
         """
         sample = CheckedSample(row)
         missing = wanted - {place.member for place in places}
@@ -174,9 +169,18 @@ class ShardCheck:
         regions = self._read(places)
         for place in places:
             region = regions[place.name]
-            whole = self._check_member(sample, place, region, walked=walked)
-            if not whole:
+            found = check_bytes(
+                place, region, self._size, fast=self._fast, ours=self._ours, walked=walked
+            )
+            question = self._index.question_id(place.row)
+            sample.problems += [
+                Problem(kind, detail, self.shard, place.name, offset, question)
+                for kind, offset, detail in found.problems
+            ]
+            if not found.whole:
                 damaged.add(place.member)
+            if found.other_metadata:
+                self._metadata.append(place)
             if not self._fast:
                 data = region[BLOCK_BYTES : BLOCK_BYTES + place.size_bytes]
                 if data.size == place.size_bytes:
@@ -189,13 +193,13 @@ class ShardCheck:
             self._check_contents(sample, places, damaged | missing)
         return sample
 
-    def _read(self, places: list[Place]) -> dict[str, NDArray[np.uint8]]:
+    def _read(self, places: list[MemberPlace]) -> dict[str, NDArray[np.uint8]]:
         """Return header, data and padding of each member, as much as the file has of them."""
         spans = []
         for place in sorted(places, key=lambda place: place.offset_bytes):
-            read = place.offset_bytes + min(place.size_bytes, _FAST_BYTES)
+            read = place.offset_bytes + min(place.size_bytes, FAST_BYTES)
             last = read if self._fast else place.end_bytes
-            # Whatever the table says, no more than the file is ever asked for.
+            # The table can be wrong: never read past the end of the file.
             spans.append((place, min(place.first_bytes, self._size), min(last, self._size)))
         needed = sum(max(0, end - first) for _, first, end in spans)
         if self._scratch.size < needed:
@@ -219,7 +223,7 @@ class ShardCheck:
         return regions
 
     def _read_into(self, target: NDArray[np.uint8], offset_bytes: int) -> int:
-        """Fill ``target`` from the file; return how many bytes it had, or could give."""
+        """Fill ``target`` from the file; return the number of bytes read."""
         done = 0
         while done < target.size and offset_bytes >= 0:
             try:
@@ -237,80 +241,11 @@ class ShardCheck:
         self.bytes_read += done
         return done
 
-    def _check_member(
-        self, sample: CheckedSample, place: Place, region: NDArray[np.uint8], *, walked: bool
-    ) -> bool:
-        """Check header, hash and padding of a member; return whether its data is whole."""
-
-        def add(kind: str, offset_bytes: int, detail: str) -> None:
-            question = self._index.question_id(place.row)
-            sample.problems.append(
-                Problem(kind, detail, self.shard, place.name, offset_bytes, question)
-            )
-
-        npy = place.member.endswith(".npy")
-        data = region[BLOCK_BYTES : BLOCK_BYTES + place.size_bytes]
-        there = min(max(self._size - place.offset_bytes, 0), place.size_bytes)
-        wanted = min(place.size_bytes, _FAST_BYTES) if self._fast else place.size_bytes
-        if there < place.size_bytes or data.size < wanted:
-            add(
-                "cut",
-                place.offset_bytes + min(there, data.size if data.size < wanted else there),
-                f"{place.size_bytes - there} of {place.size_bytes} bytes are missing: the shard"
-                " ends before them"
-                if there < place.size_bytes
-                else "bytes cannot be read",
-            )
-            return False
-        if self._told:
-            header = tarfile.TarInfo(place.name)
-            header.size = place.size_bytes
-            differs = region[:BLOCK_BYTES] != np.frombuffer(
-                header.tobuf(tarfile.USTAR_FORMAT), np.uint8
-            )
-            if differs.any() and walked:  # the walk has proved checksum, name and size
-                self._metadata.append(place)
-            elif differs.any():
-                byte = int(differs.argmax())
-                seen = bytes(region[:100]).split(b"\0")[0].decode("ascii", "replace")
-                add(
-                    "header",
-                    place.first_bytes + byte,
-                    f"{int(differs.sum())} bytes of its tar header are not as they were written"
-                    f" (the name there is {seen!r})",
-                )
-        fault = None
-        if self._fast:
-            fault = header_problem(place.member, data.data, place.size_bytes) if npy else None
-            if fault is not None:
-                add("npy", place.offset_bytes + (fault.offset_bytes or 0), fault.detail)
-            return fault is None
-        if place.xxh3 is not None:
-            digest = xxhash.xxh3_64_intdigest(data.data)
-            if digest != place.xxh3:
-                fault = header_problem(place.member, data.data, place.size_bytes) if npy else None
-                add(
-                    "hash",
-                    place.offset_bytes + (0 if fault is None else fault.offset_bytes or 0),
-                    f"XXH3 of the data is {digest:016x}, the table says {place.xxh3:016x};"
-                    f" {'its content was changed' if fault is None else fault.detail}",
-                )
-                return False
-        padding = region[BLOCK_BYTES + place.size_bytes :]
-        if self._told and padding.any():
-            byte = int((padding != 0).argmax())
-            add(
-                "padding",
-                place.offset_bytes + place.size_bytes + byte,
-                f"the padding behind the data holds {int(padding[byte])}, expected zeros",
-            )
-        return True
-
     def _check_contents(
-        self, sample: CheckedSample, places: list[Place], damaged: set[str]
+        self, sample: CheckedSample, places: list[MemberPlace], damaged: set[str]
     ) -> None:
         expected = ExpectedSample.of(self._index, sample.row)
-        faults, seen = check_contents(expected, sample.members, damaged)
+        faults, stats = check_contents(expected, sample.members, damaged)
         offsets = {place.member: place.offset_bytes for place in places}
         for fault in faults:
             base = offsets.get(fault.member)
@@ -326,13 +261,13 @@ class ShardCheck:
                 )
             )
             sample.lost = sample.lost or fault.detail
-        sample.seen = seen
-        self.seen.add(seen)
+        sample.stats = stats
+        self.stats.add(stats)
 
-    def _check_end(self, places: list[Place]) -> None:
+    def _check_end(self, places: list[MemberPlace]) -> None:
         """Check that only zeros, and enough of them, follow the last member."""
         end = max((place.end_bytes for place in places), default=0)
-        if not self._told or self._size < end:
+        if not self._ours or self._size < end:
             return
         chunk = np.empty(_CHUNK_BYTES, np.uint8)
         for at in range(end, self._size, _CHUNK_BYTES):
@@ -357,7 +292,7 @@ class ShardCheck:
             )
 
     def _check_hash(self) -> None:
-        """Compare the whole shard's hash where nothing else has explained a difference."""
+        """Compare the whole shard's hash unless another problem explains a difference."""
         if self._fast or not self._entry.xxh3 or self._byte_problem:
             return
         if self._hashed_bytes != self._size:  # the table's members do not fill the file
@@ -373,7 +308,7 @@ class ShardCheck:
 
 
 def hash_file(path: Path) -> str:
-    """Return the XXH3-64 of a file as the index writes it."""
+    """Return the XXH3-64 of a file in the form of the index."""
     digest = xxhash.xxh3_64()
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
@@ -382,7 +317,7 @@ def hash_file(path: Path) -> str:
 
 
 def _explains(problems: list[Problem], broken: _core.FormatError) -> bool:
-    """Return whether a problem names the place at which the walk over the tar ended."""
+    """Return whether a problem is at the place where the walk over the tar ended."""
     block = broken.offset_bytes // BLOCK_BYTES
     return any(
         (problem.kind == "cut" and broken.kind == "truncated")

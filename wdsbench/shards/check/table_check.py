@@ -1,4 +1,4 @@
-"""The table against ``index.json`` and against itself: what needs no shard to be told."""
+"""The table compared with ``index.json`` and with itself, without reading shards."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _KEY: Final = re.compile(r"[A-Za-z0-9_-]{1,40}-[0-9a-f]{16}")
 
 
 def shape_problems(index: DatasetIndex) -> Iterator[Problem]:
-    """Yield why rows and members cannot be told from the index."""
+    """Yield the reasons why rows and members cannot be located with the index."""
     hidden = index.file.fields.get("hidden")
     if hidden is None or len(hidden.shape) != 3 or None in (hidden.shape[0], hidden.shape[2]):
         yield Problem("index", "no field hidden of shape [L, null, D]", INDEX_NAME)
@@ -36,7 +36,7 @@ def shape_problems(index: DatasetIndex) -> Iterator[Problem]:
         if Path(url).name != url or url in ("", ".", ".."):
             yield Problem("index", f"shard {url!r} is not in the data set's folder", INDEX_NAME)
         elif urls.count(url) > 1:
-            yield Problem("index", f"shard {url!r} stands in the list twice", INDEX_NAME)
+            yield Problem("index", f"shard {url!r} is listed twice", INDEX_NAME)
     table = index.file.table.file
     for name, column in index.columns.items():
         per_sample = name not in ("question_offset", "question_bytes")
@@ -77,12 +77,12 @@ def table_problems(index: DatasetIndex) -> Iterator[Problem]:
     )
     label, score = columns["label"], columns["score"]
     for wrong, what in (
-        (columns["shard"] != shard_column, "shard {shard} is not the one it stands in"),
+        (columns["shard"] != shard_column, "shard {shard} is not the one that holds it"),
         (columns["split"] >= len(SPLITS), "split {split} is not one of 0, 1, 2"),
         (tokens < 1, "{tokens} tokens"),
         (
             (states != tokens) & (states != 1) & ~index.of_answer,
-            "states of {state_tokens} tokens beside {tokens} (prompt {prompt_length})",
+            "states of {state_tokens} tokens of {tokens} (prompt {prompt_length})",
         ),
         (
             (prompt != -1) & ((prompt < 1) | (prompt >= tokens)),
@@ -90,7 +90,7 @@ def table_problems(index: DatasetIndex) -> Iterator[Problem]:
         ),
         (~(np.isnan(label) | (label == 0) | (label == 1)), "label {label} is not 0, 1 or unknown"),
         (np.isinf(score), "score {score} is not finite"),
-        (_mislabelled(index), "label {label} of score {score} is not by the threshold"),
+        (_mislabelled(index), "label {label} of score {score} contradicts the threshold"),
         (index.member(HIDDEN, "size") == 0, "there is no hidden.npy"),
     ):
         for row in np.flatnonzero(wrong).tolist():
@@ -118,15 +118,15 @@ def _scalars(columns: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _mislabelled(index: DatasetIndex) -> Any:
-    """Return bool ``[n]``: labels that are not what score and threshold say."""
+    """Return bool ``[n]``: labels that contradict score and threshold."""
     label, score = index.columns["label"], index.columns["score"]
     labels = index.labels
     if labels is None or labels.source != "scores" or labels.threshold is None:
         return np.zeros(len(index), bool)
     threshold = np.float32(labels.threshold)
-    # A score next to the threshold may have been rounded over it.
-    told = ~np.isnan(score) & (score != threshold)
-    return told & (label != (score < threshold))
+    # A score next to the threshold can have been rounded across it.
+    decided = ~np.isnan(score) & (score != threshold)
+    return decided & (label != (score < threshold))
 
 
 def duplicates(index: DatasetIndex) -> Iterator[Problem]:
@@ -142,7 +142,7 @@ def duplicates(index: DatasetIndex) -> Iterator[Problem]:
             shard = int(np.searchsorted(index.first_rows, row, side="right")) - 1
             yield Problem(
                 "table",
-                "the key stands in the data set twice; question and trace have one sample",
+                "the key is in the data set twice; question and trace have one sample",
                 Path(index.file.shardlist[shard].url).name,
                 index.key(row),
                 question_id=index.question_id(row),

@@ -1,64 +1,54 @@
 """The full check of a data set: every problem is collected, with shard, member and byte.
 
-What is proved: ``index.json`` parses; the table is the one it names (size, XXH3) and its columns
-agree with it and with each other; keys are those of question and trace, and none comes twice; no
-question stands in two splits; every shard is there, has its size, and every byte of it is a header
-as written, a member with its hash, padding or the end; every member holds what it must (module
-``contents``). Leftovers of runs that were killed are notes, not problems.
+It proves that ``index.json`` is valid; that the table is the one it names (size, XXH3) and agrees
+with the index and with itself; that keys are those of question and trace, each once; that no
+question is in two splits; that every shard exists and has its size, and that every byte of it is a
+header as written, a member with its hash, padding or the end; and that every member has valid
+contents (module ``contents``). Files that killed runs left are notes, not problems.
 
-Shards are checked on threads, each of which holds one sample in memory. Tar files without an index
-are checked as far as they speak for themselves: their structure and their members, but no hashes.
+Shards are checked on threads; each holds one sample in memory. Of tar files without an index,
+structure and members are checked, but no hashes.
 """
 
 from __future__ import annotations
 
-import fcntl
-import glob
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
-
-import xxhash
-from braceexpand import braceexpand
+from typing import Any
 
 from wdsbench.errors import ShardError
 from wdsbench.progress import Progress, no_progress
+from wdsbench.shards.check.folder import (
+    layer_problems,
+    leftovers,
+    reduction_problems,
+    unknown_files,
+)
 from wdsbench.shards.check.hygiene import check_split_hygiene
 from wdsbench.shards.check.problems import Problem, problem_of
 from wdsbench.shards.check.shard_check import ShardCheck, hash_file
 from wdsbench.shards.check.states import LayerStats
 from wdsbench.shards.check.table_check import duplicates, shape_problems, table_problems
 from wdsbench.shards.format.index import INDEX_NAME, IndexFile, ShardEntry
-from wdsbench.shards.format.table import is_table_name
 from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.shards.read.plain import index_tars
-from wdsbench.shards.write.claim import MARKER_NAME
-
-_REDUCTION: Final = re.compile(r"reduction-([0-9a-f]{16})\.safetensors")
-
-
-#: Stored states may lie this much above the largest state that was packed: half of the last of 11
-#: binary digits, and the smallest step of float16.
-_ROUNDING: Final = 2.0**-11
-_SMALLEST_STEP: Final = 2.0**-24
 
 
 @dataclass
 class VerifyReport:
-    """What was found.
+    """Result of a check.
 
     Attributes:
-        source: What was verified.
-        fast: Whether only sizes and headers were looked at.
-        shards: Shards that the index names.
-        samples: Samples in them.
+        source: The data set.
+        fast: True if only sizes and headers were checked.
+        shards: Number of shards that the index names.
+        samples: Number of samples in them.
         damaged_samples: Samples with a problem of their own, or in a shard that cannot be opened.
-        bytes_read: Of shards.
-        problems: All of them, shards in order.
-        notes: What is worth knowing and no problem.
+        bytes_read: Bytes of shards that were read.
+        problems: All problems, in the order of shards.
+        notes: Observations that are not problems.
     """
 
     source: str
@@ -72,11 +62,11 @@ class VerifyReport:
 
     @property
     def sound(self) -> bool:
-        """Whether nothing is wrong."""
+        """True if there is no problem."""
         return not self.problems
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain values by name."""
+        """Return the report as JSON."""
         return {
             "source": self.source,
             "sound": self.sound,
@@ -96,13 +86,13 @@ def verify_dataset(
     """Check a data set and return every problem.
 
     Args:
-        folder: The data set's.
-        fast: Only sizes, headers and the table: payloads are not read.
+        folder: The data set.
+        fast: Check sizes, headers and the table only; payloads are not read.
         threads: Shards at a time; each holds one sample in memory.
-        progress: Draws over shards.
+        progress: Progress bar over shards.
     """
     report = VerifyReport(str(folder), fast)
-    report.notes += _leftovers(folder)
+    report.notes += leftovers(folder)
     try:
         index = DatasetIndex.open(folder)
     except ShardError as error:
@@ -116,12 +106,12 @@ def verify_dataset(
         return report
     report.shards, report.samples = len(index.file.shardlist), len(index)
     report.problems += table_problems(index)
-    seen = _check_shards(index, report, threads, progress)
+    stats = _check_shards(index, report, threads, progress)
     if not fast:
-        whole = report.damaged_samples == 0
-        report.problems += _layer_problems(index.file, seen, whole=whole)
-    report.problems += _file_problems(index)
-    report.notes += _unknown_files(index)
+        complete = report.damaged_samples == 0
+        report.problems += layer_problems(index.file, stats, complete=complete)
+    report.problems += reduction_problems(index)
+    report.notes += unknown_files(index)
     return report
 
 
@@ -132,13 +122,13 @@ def verify_tars(
     threads: int = 2,
     progress: Progress = no_progress,
 ) -> VerifyReport:
-    """Check tar files without an index: structure, members, values; there are no hashes.
+    """Check structure, members and values of tar files without an index; they have no hashes.
 
     Args:
         paths: Tar files.
-        fast: Only headers.
+        fast: Check headers only.
         threads: Shards at a time.
-        progress: Draws over shards.
+        progress: Progress bar over shards.
     """
     source = str(paths[0]) if len(paths) == 1 else f"{len(paths)} tar files"
     report = VerifyReport(source, fast)
@@ -147,27 +137,10 @@ def verify_tars(
     return report
 
 
-def tar_paths(patterns: Sequence[str]) -> list[Path]:
-    """Return the tar files that patterns with braces or stars name, each once.
-
-    Raises:
-        ShardError: A pattern matches nothing.
-    """
-    paths: list[Path] = []
-    for pattern in patterns:
-        for one in braceexpand(pattern):
-            stars = any(sign in one for sign in "*?[") and not Path(one).exists()
-            found = [Path(match) for match in sorted(glob.glob(one))] if stars else [Path(one)]  # noqa: PTH207
-            if not found or not all(path.is_file() for path in found):
-                raise ShardError("no such tar file", shard=one)
-            paths += found
-    return list(dict.fromkeys(paths))
-
-
 def _check_shards(
     index: DatasetIndex, report: VerifyReport, threads: int, progress: Progress
 ) -> LayerStats:
-    """Check all shards into the report; return what their states are like."""
+    """Check all shards into the report; return the statistics of their states."""
 
     def check(number: int) -> tuple[ShardCheck, list[Problem], int]:
         shard = ShardCheck(index, number, fast=report.fast)
@@ -178,14 +151,14 @@ def _check_shards(
             damaged += bool(sample.lost or sample.problems)
         return shard, problems, damaged
 
-    seen = LayerStats.zeros(index.num_layers)
+    stats = LayerStats.zeros(index.num_layers)
     numbers = range(len(index.file.shardlist))
     for shard, problems, damaged in _on_threads(check, numbers, threads, progress):
         report.problems += shard.problems + problems
         report.damaged_samples += damaged
         report.bytes_read += shard.bytes_read
-        seen.add(shard.seen)
-    return seen
+        stats.add(shard.stats)
+    return stats
 
 
 def _on_threads(
@@ -204,7 +177,7 @@ def _on_threads(
 def _verify_without_table(
     folder: Path, report: VerifyReport, threads: int, progress: Progress
 ) -> None:
-    """Check what can be checked where the index or its table cannot be used."""
+    """Check the shards alone if the index or its table cannot be used."""
     entries: list[ShardEntry] = []
     try:
         file = IndexFile.model_validate_json((folder / INDEX_NAME).read_bytes())
@@ -222,7 +195,7 @@ def _verify_without_table(
     known = {problem.shard for problem in report.problems[before:]}
     for entry, path in zip(entries, paths, strict=False):
         if not path.is_file():
-            report.problems.append(Problem("missing", "the shard is not there", entry.url))
+            report.problems.append(Problem("missing", "the shard does not exist", entry.url))
             continue
         size = path.stat().st_size
         if size != entry.filesize:
@@ -239,7 +212,7 @@ def _verify_without_table(
 def _verify_tars(
     paths: Sequence[Path], report: VerifyReport, threads: int, progress: Progress
 ) -> None:
-    """Check each tar on its own, then what all have in common."""
+    """Check each tar file, then splits and keys over all of them."""
 
     def check(path: Path) -> tuple[int, int, int, list[Problem]]:
         try:
@@ -270,69 +243,3 @@ def _verify_tars(
             report.problems += duplicates(index)
         except ShardError as error:
             report.problems.append(problem_of(error, "split"))
-
-
-def _layer_problems(file: IndexFile, seen: LayerStats, *, whole: bool) -> Iterator[Problem]:
-    """Yield layers whose states are not as the index says.
-
-    Args:
-        file: The index.
-        seen: Of all samples that could be read.
-        whole: Whether that was all samples.
-    """
-    for layer, entry in enumerate(file.layers[: len(seen.infinities)]):
-        for what, found, told in (
-            ("infinities", int(seen.infinities[layer]), entry.infinities),
-            ("scaled samples", int(seen.scaled[layer]), entry.scaled_samples),
-        ):
-            if found > told or (whole and found < told):
-                detail = f"layer {layer}: {found} {what}, the index says {told}"
-                yield Problem("value", detail, INDEX_NAME)
-        bound = entry.max_abs * (1 + _ROUNDING) + _SMALLEST_STEP
-        if seen.max_abs[layer] > bound:
-            detail = (
-                f"layer {layer} reaches {seen.max_abs[layer]:g}, the index says {entry.max_abs:g}"
-            )
-            yield Problem("value", detail, INDEX_NAME)
-    if file.layers and len(file.layers) != len(seen.infinities):
-        detail = f"{len(file.layers)} entries of layers, the states have {len(seen.infinities)}"
-        yield Problem("index", detail, INDEX_NAME)
-
-
-def _file_problems(index: DatasetIndex) -> Iterator[Problem]:
-    """Yield files beside the shards that are not what their name says."""
-    name = index.file.provenance.reduction
-    if name is None:
-        return
-    match = _REDUCTION.fullmatch(name)
-    try:
-        data = (index.folder / name).read_bytes() if match else b""
-    except OSError as error:
-        yield Problem("missing", f"cannot be read: {error.strerror}", name)
-        return
-    if match is None or xxhash.xxh3_64_hexdigest(data) != match.group(1):
-        yield Problem("hash", "XXH3 is not the one in its name", name)
-
-
-def _leftovers(folder: Path) -> Iterable[str]:
-    """Yield what a run that was killed, or is running, has left."""
-    marker = folder / MARKER_NAME
-    if marker.is_file():
-        with marker.open("rb") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                yield f"{MARKER_NAME}: a run was killed here; the next pack or relabel clears it"
-            except OSError:
-                yield f"{MARKER_NAME}: a run is writing here now; verify again when it has ended"
-    for path in sorted(folder.glob(".*.tmp")):
-        yield f"{path.name}: an unfinished file of a killed run; it can be removed"
-
-
-def _unknown_files(index: DatasetIndex) -> Iterator[str]:
-    """Yield shards and tables that the index does not name."""
-    shards = {entry.url for entry in index.file.shardlist}
-    for path in sorted(index.folder.iterdir()):
-        if path.suffix == ".tar" and path.name not in shards:
-            yield f"{path.name}: the index names no such shard; nobody reads it"
-        elif is_table_name(path.name) and path.name != index.file.table.file:
-            yield f"{path.name}: a table that the index does not name; it can be removed"

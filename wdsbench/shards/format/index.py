@@ -1,14 +1,13 @@
-"""The index of a data set: ``index.json`` (a superset of the ``wids`` shard list) and the mapped
-table beside it.
+"""``index.json``, a superset of the ``wids`` shard list, and the columns of the table.
 
-Columns of the table, one row a sample, rows in shard order (train, val, test):
+Columns of the table, one row per sample, rows in shard order (train, val, test):
 
-    key S57 · shard u4 · split u1 · trace u4 · tokens u4 (T) · state_tokens u4 (t: states are those
-    of the last t tokens; T, T - prompt_length where only the answer's were saved, 1 where only the
-    last one's) · prompt_length i4 (-1 unknown) · label f4 · score f4 (NaN unknown)
+    key S57 · shard u4 · split u1 · trace u4 · tokens u4 (T) · state_tokens u4 (t: states are stored
+    for the last t tokens; T, T - prompt_length if only those of the answer are, 1 if only that of
+    the last token is) · prompt_length i4 (-1 unknown) · label f4 · score f4 (NaN unknown)
     question_offset u8 [n + 1] into question_bytes u1: UTF-8 question ids
     <member>.offset u8, <member>.size u8 (0: no such member), <member>.xxh3 u8, for every member
-    that some sample has
+    that at least one sample has
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ Split = Literal["train", "val", "test"]
 
 
 class ShardEntry(BaseModel):
-    """One shard, in the words of the ``wids`` shard list (url, nsamples, filesize) and ours."""
+    """One shard: the keys of the ``wids`` shard list (url, nsamples, filesize) and two of ours."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -45,9 +44,7 @@ class ShardEntry(BaseModel):
 
 
 class FieldEntry(BaseModel):
-    """A field of every sample: stored dtype, shape (null where samples differ), how many samples
-    have it.
-    """
+    """A field: stored dtype, shape (null for axes that differ per sample), samples that have it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -69,7 +66,7 @@ class SplitEntry(BaseModel):
 
 
 class LayerEntry(BaseModel):
-    """What packing saw of one layer's states; see `HalfStates`."""
+    """Statistics of one layer's states before packing; see `HalfStates`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -80,15 +77,15 @@ class LayerEntry(BaseModel):
 
 
 class LabelsEntry(BaseModel):
-    """Where the labels come from: a score file, or the raw traces.
+    """Source of the labels: a score file, or the raw traces.
 
-    No time and no folder is kept: the same input gives the same bytes anywhere.
+    No time and no folder is stored: the same input gives the same bytes on every machine.
 
     Attributes:
         source: ``"scores"`` or ``"traces"``; the rest is None for traces.
         file: Name of the score file.
-        xxh3: XXH3-64 of its bytes; None where it was a pipe, which cannot be read twice.
-        column: Which of its columns.
+        xxh3: XXH3-64 of its bytes; None if it was a pipe, which cannot be read twice.
+        column: Its column.
         threshold: A score below it means hallucinated (label 1).
     """
 
@@ -102,11 +99,10 @@ class LabelsEntry(BaseModel):
 
 
 class IndexFile(BaseModel):
-    """``index.json`` as it stands on the disk.
+    """The contents of ``index.json``.
 
-    ``provenance`` says how the shards were packed, and under ``layers`` which of the model's layers
-    they hold (missing: all of them); ``labels`` where the labels come from now (None: of an index
-    written before there was such an entry).
+    ``labels`` is the source of the current labels; None in an index that was written before this
+    entry existed.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
@@ -124,7 +120,7 @@ class IndexFile(BaseModel):
     table: TableSpec
 
     def to_bytes(self) -> bytes:
-        """Return what ``index.json`` holds."""
+        """Return the bytes of ``index.json``."""
         return self.model_dump_json(by_alias=True, indent=1).encode() + b"\n"
 
 
@@ -160,9 +156,9 @@ def layers_in_words(layers: Sequence[int] | None) -> str:
 
 
 def superseded_tables(folder: Path, names: Sequence[str]) -> list[str]:
-    """Return those of the names that are tables, and not the one that ``index.json`` names.
+    """Return the names that are tables and not the one that ``index.json`` names.
 
-    An index that cannot be read names nothing: then none is returned, for nothing is known.
+    Without a readable index it is not known which table is in use, and none is returned.
     """
     try:
         file = IndexFile.model_validate_json((folder / INDEX_NAME).read_bytes())

@@ -1,4 +1,4 @@
-"""A trace's members: arrays as npy, everything else as JSON."""
+"""Encode the members of a trace: arrays as npy, everything else as JSON."""
 
 from __future__ import annotations
 
@@ -23,9 +23,7 @@ from wdsbench.shards.format.tar import Pieces
 
 
 def npy_pieces(array: NDArray[Any]) -> Pieces:
-    """Return the header (padded to 64 bytes, NEP 1) and the bytes of a C-contiguous array,
-    uncopied.
-    """
+    """Return header (padded to 64 bytes, NEP 1) and bytes of a C-contiguous array, uncopied."""
     if not array.flags.c_contiguous:
         raise ValueError("array: must be C-contiguous")
     header = io.BytesIO()
@@ -34,10 +32,9 @@ def npy_pieces(array: NDArray[Any]) -> Pieces:
 
 
 def edge_members(layers: list[LayerEdges], tokens: int) -> dict[str, Pieces]:
-    """Return the three edge members of a trace: index ``[2, E]``, weight ``[E]``, pointer ``[L +
-    1]``.
+    """Return the members of ``edges``: index ``[2, E]``, weight ``[E]``, pointer ``[L + 1]``.
 
-    Indices take the narrowest unsigned type that holds ``tokens - 1``.
+    Indices have the narrowest unsigned type that holds ``tokens - 1``.
     """
     pointer = np.zeros(len(layers) + 1, np.uint32)
     pointer[1:] = np.cumsum([layer.weight.size for layer in layers])
@@ -56,7 +53,7 @@ def head_members(
     pointer: NDArray[np.uint32],
     tokens: int,
 ) -> dict[str, Pieces]:
-    """Return the three members of per-head edges; as `edge_members`, pointer ``[L * H + 1]``."""
+    """Return the members of ``heads``, like `edge_members` with pointer ``[L * H + 1]``."""
     return {
         HEADS_INDEX: npy_pieces(_narrowed(index, tokens)),
         HEADS_POINTER: npy_pieces(pointer),
@@ -65,7 +62,7 @@ def head_members(
 
 
 def causal_half(attentions: list[NDArray[Any]]) -> NDArray[np.float16]:
-    """Return float16 ``[L, H, T (T + 1) / 2]``: row after row the weights on j <= i."""
+    """Return float16 ``[L, H, T (T + 1) / 2]``: row by row the weights on tokens j <= i."""
     tokens = attentions[0].shape[-1]
     rows, columns = np.tril_indices(tokens)
     halves = np.stack([layer[:, rows, columns].astype(np.float16) for layer in attentions])
@@ -77,7 +74,7 @@ def _narrowed(index: NDArray[Any], tokens: int) -> NDArray[Any]:
 
 
 def meta_member(trace: Trace, trace_number: int, file_name: str) -> Pieces:
-    """Return ``meta.json``: what a reader may want of a trace that is not an array."""
+    """Return ``meta.json``, the part of a trace that is not an array."""
     logprobs = None
     if trace.token_logprobs is not None:
         # The shortest text that reads back as the same float32; JSON has no infinities.

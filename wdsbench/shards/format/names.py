@@ -1,6 +1,4 @@
-"""Keys and splits: pure functions of the question id, so that every run and every machine agrees
-on them.
-"""
+"""Keys and splits, as pure functions of the question id: the same in every run and machine."""
 
 from __future__ import annotations
 
@@ -24,9 +22,7 @@ _NOT_IN_KEYS = re.compile(r"[^A-Za-z0-9_-]")
 
 
 def question_bytes(question_id: str) -> bytes:
-    """Return the bytes that are hashed and stored for a question id: UTF-8, lone surrogates let
-    through.
-    """
+    """Return the bytes that are hashed and stored for a question id: UTF-8 with surrogates."""
     return question_id.encode("utf-8", "surrogatepass")
 
 

@@ -1,4 +1,4 @@
-"""Rows of the table: what it keeps of a sample, and samples' rows to columns."""
+"""Rows of the table, and the columns made of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from wdsbench.shards.format.tar import Placement
 
 @dataclass(frozen=True)
 class SampleRow:
-    """What the table keeps of one sample, members apart."""
+    """One sample's row of the table, without its members."""
 
     key: str
     question_id: str
@@ -29,7 +29,7 @@ class SampleRow:
     score: float
 
 
-#: A sample's row, and where its members lie by name.
+#: A sample's row, and the place of each member by name.
 PlacedRow = tuple[SampleRow, Mapping[str, Placement]]
 
 

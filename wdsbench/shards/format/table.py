@@ -1,8 +1,8 @@
 """The per-sample table: columns of fixed types in one file that is mapped, not parsed.
 
 Layout: each column's C-order bytes, starting at a multiple of 64; names, dtypes, shapes and
-offsets stand in ``index.json``. The file is named after the XXH3-64 of its bytes, so an index can
-never be read with another's table.
+offsets are in ``index.json``. The file is named after the XXH3-64 of its bytes, so an index is
+never read with the table of another.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ColumnSpec(BaseModel):
 
 
 class TableSpec(BaseModel):
-    """What ``index.json`` says of the table."""
+    """Description of the table in ``index.json``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -48,7 +48,7 @@ class TableSpec(BaseModel):
 
 
 def is_table_name(name: str) -> bool:
-    """Return whether a table could have this name."""
+    """Return whether this is the name of a table."""
     return name.startswith(_PREFIX) and name.endswith(_SUFFIX)
 
 
@@ -84,8 +84,7 @@ def map_table(folder: Path, spec: TableSpec) -> dict[str, NDArray[Any]]:
     """Return the columns as read-only views of the mapped file.
 
     Raises:
-        ShardError: The file is missing, is not the one that was written (size, XXH3), or a column
-            does not fit into it.
+        ShardError: The file is missing or changed (size, XXH3), or a column does not fit into it.
     """
     path = folder / spec.file
     if Path(spec.file).name != spec.file:

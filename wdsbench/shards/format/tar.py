@@ -1,8 +1,8 @@
-"""Write one shard: a USTAR file whose bytes depend on its members alone.
+"""Write one shard: a USTAR file whose bytes depend on its members only.
 
 Layout of a member: 512-byte header (regular file, mode 0644, uid = gid = 0, mtime 0, no names),
-the data, zeros up to the next multiple of 512. Two zero blocks end the shard. Since data starts at
-a multiple of 512 and npy headers are padded to a multiple of 64, array payloads are 64-byte
+the data, zeros up to the next multiple of 512. Two zero blocks end the shard. Data starts at a
+multiple of 512 and npy headers are padded to a multiple of 64, so array payloads are 64-byte
 aligned in the file.
 """
 
@@ -25,18 +25,17 @@ END_BYTES = 2 * BLOCK_BYTES
 #: A USTAR header has 11 octal digits for the size.
 MEMBER_LIMIT_BYTES = 8**11
 
-#: What a member's data is made of: pieces that follow each other, so that arrays need not be
-#: copied to bytes.
+#: Consecutive pieces of a member's data, so that arrays are not copied to bytes.
 Pieces = Sequence["bytes | NDArray[np.uint8]"]
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a member's data lies in its shard.
+    """Place of a member's data in its shard.
 
     Attributes:
-        offset_bytes: Of the data (not of the header).
-        size_bytes: Of the data.
+        offset_bytes: Offset of the data (not of the header).
+        size_bytes: Size of the data.
         xxh3: XXH3-64 of the data.
     """
 
@@ -58,7 +57,7 @@ class TarWriter:
         self.size_bytes = 0
 
     def add(self, name: str, pieces: Pieces) -> Placement:
-        """Append one member and return where its data lies.
+        """Append one member and return the place of its data.
 
         Raises:
             PackError: The member has 8 GiB or more.

@@ -1,8 +1,8 @@
-"""float16 without infinities that were not there: layers beyond 65,504 get a power-of-two scale.
+"""Convert states to float16 without new infinities: wide layers get a power-of-two scale.
 
-A power of two divides exactly, so what is lost is only what float16 loses of any number, relative
-to the layer's scale; the decoder multiplies the factor back (``hidden_scale.npy``, float32
-``[L]``).
+Layers beyond 65,504 are divided by a power of two, which is exact, so the only error is the
+rounding of float16 relative to the scale. The decoder multiplies by it (``hidden_scale.npy``,
+float32 ``[L]``).
 """
 
 from __future__ import annotations
@@ -17,21 +17,20 @@ from wdsbench.errors import PackError
 
 HALF_MAX = 65504.0
 
-#: The largest value that survives: a float32 above it could be rounded up past float32's end.
+#: The largest value that can be stored: a larger float32 could be rounded up to infinity.
 FLOAT_MAX = HALF_MAX * 2.0**112
 
 
 @dataclass(frozen=True)
 class HalfStates:
-    """Hidden states as they are stored.
+    """Hidden states in their stored form.
 
     Attributes:
         values: float16 ``[L, T, D]``.
-        scale: float32 ``[L]``, or None where every factor is 1.
+        scale: float32 ``[L]``, or None if every factor is 1.
         max_abs: float64 ``[L]``: largest finite magnitude of the input.
-        infinities: int64 ``[L]``: infinities that were in the input.
-        error_max: float64 ``[L]``: largest difference between a scaled layer's input and what
-            decodes from it; 0 where the scale is 1.
+        infinities: int64 ``[L]``: infinities of the input.
+        error_max: float64 ``[L]``: largest error of a scaled layer's values; 0 if the scale is 1.
     """
 
     values: NDArray[np.float16]
@@ -46,7 +45,7 @@ def to_half(hidden: NDArray[Any], *, overflow: str = "scale") -> HalfStates:
 
     Args:
         hidden: float16, float32 or float64.
-        overflow: ``"scale"`` or ``"error"``: what happens to layers beyond 65,504.
+        overflow: ``"scale"`` or ``"error"``: treatment of layers beyond 65,504.
 
     Raises:
         PackError: NaN (the layer is named), or a layer beyond float16 under ``overflow="error"``.

@@ -29,10 +29,10 @@ _TRIES: Final = 5
 
 
 class DatasetIndex:
-    """An opened index: what is where, without touching a shard.
+    """An opened data set: the place of every member; shards are not opened.
 
     Attributes:
-        folder: The data set's folder.
+        folder: Its folder.
         file: The parsed ``index.json``.
         columns: The mapped table, read-only.
     """
@@ -47,7 +47,7 @@ class DatasetIndex:
         """Open the data set in folder ``path``.
 
         Raises:
-            ShardError: No index, not one this version reads, or table and index disagree.
+            ShardError: There is no index, this version cannot read it, or table and index disagree.
         """
         folder = Path(path)
         failures: Counter[bytes] = Counter()
@@ -58,8 +58,8 @@ class DatasetIndex:
                 columns = map_table(folder, file.table)
                 break
             except ShardError:
-                # `wdsbench relabel` may have put another index and table in place meanwhile, and
-                # perhaps the old ones again: the same text is no proof that nothing changed.
+                # `wdsbench relabel` can have replaced index and table in the meantime, and even
+                # restored the old ones, so the same text does not prove that nothing changed.
                 failures[text] += 1
                 if failures[text] == _TRIES:
                     raise
@@ -100,10 +100,10 @@ class DatasetIndex:
             ) from None
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
-        """Travel to another process as a path: the table is mapped there, not copied.
+        """Pickle as a path: the other process maps the table.
 
-        Where the data set was relabelled since, the old labels travel too: whoever reads goes on
-        with those it began with.
+        If the data set was relabelled since, the old labels are pickled too, so that all readers
+        use the same ones.
         """
         table = self.file.table.file
         if (self.folder / table).exists():
@@ -134,7 +134,7 @@ class DatasetIndex:
 
     @property
     def labels(self) -> LabelsEntry | None:
-        """Where the labels come from; None where the index does not say."""
+        """Source of the labels; None if the index does not have it."""
         return self.file.labels
 
     @property
@@ -161,7 +161,7 @@ class DatasetIndex:
 
     @cached_property
     def of_answer(self) -> NDArray[np.bool_]:
-        """bool ``[n]``: samples that hold the states of their answer's tokens alone."""
+        """bool ``[n]``: samples that hold the states of their answer's tokens only."""
         prompt = self.columns["prompt_length"].astype(np.int64)
         answer = self.columns["tokens"].astype(np.int64) - prompt
         found: NDArray[np.bool_] = (prompt > 0) & (self.columns["state_tokens"] == answer)
@@ -174,7 +174,7 @@ class DatasetIndex:
 
     @property
     def num_heads(self) -> int:
-        """H: attention heads of every layer; 0 where nothing of single heads is stored."""
+        """H: attention heads of every layer; 0 if neither ``heads`` nor ``sketch`` is stored."""
         entry = self.file.fields.get("heads") or self.file.fields.get("sketch")
         return 0 if entry is None else int(entry.shape[1] or 0)
 
@@ -227,9 +227,7 @@ class DatasetIndex:
         return sizes is not None and bool((sizes != 0).all())
 
     def member(self, member: str, part: str) -> NDArray[np.uint64]:
-        """Return column ``<member>.<part>`` (offset, size or xxh3); zeros where no sample has the
-        member.
-        """
+        """Return column ``<member>.<part>`` (offset, size or xxh3); zeros if no sample has it."""
         column = self.columns.get(f"{member}.{part}")
         return np.broadcast_to(np.uint64(0), len(self)) if column is None else column
 
@@ -242,7 +240,7 @@ class DatasetIndex:
 
     @property
     def has_hashes(self) -> bool:
-        """Whether the XXH3 of every member is known."""
+        """True if the XXH3 of every member is known."""
         return f"{HIDDEN}.xxh3" in self.columns
 
     def shards_of(self, split: str | None) -> list[int]:
@@ -272,7 +270,7 @@ class DatasetIndex:
         return [str(text[first:last], "utf-8", "surrogatepass") for first, last in ranges]
 
     def sample_row(self, row: int) -> SampleRow:
-        """Return what the table has about one sample, members apart."""
+        """Return one sample's row of the table."""
         columns = self.columns
         return SampleRow(
             key=self.key(row),
@@ -286,7 +284,7 @@ class DatasetIndex:
         )
 
     def place(self, row: int, member: str) -> Member:
-        """Return where a sample's member is stored; size 0 if the sample does not have it."""
+        """Return the place of a sample's member; its size is 0 if the sample does not have it."""
         return Member(
             str(self.shard_path(int(self.columns["shard"][row]))),
             self.member_name(row, member),
@@ -326,7 +324,7 @@ def _opened_relabelled(
     index = DatasetIndex.open(folder)
     if index.file.shardlist != file.shardlist:
         raise ShardError(
-            "other shards stand here than when reading began; open the data set again",
+            "the shards have changed since reading began; open the data set again",
             shard=str(folder),
         )
     return DatasetIndex(folder, file, {**index.columns, **labels})

@@ -1,10 +1,9 @@
-"""Tar shards without an index: one C++ pass over the headers makes the same table in memory.
+"""Index tar shards that have no index: one C++ pass over the headers builds the table in memory.
 
-For shards of other writers and for shards whose index is lost. Keys and suffixes are what
-webdataset makes of a name: the key ends at the first dot of the file's name, suffixes are lower
-case. What no member says is unknown: labels (unless ``meta.json`` has ``label`` or ``score``),
-hashes, and the split, which is taken from names that begin with ``train``, ``val`` or ``test`` and
-is ``train`` for all others.
+For shards of other writers and for shards whose index is lost. Keys and suffixes follow webdataset:
+the key ends at the first dot of the file's name, suffixes are lower case. Labels are unknown unless
+``meta.json`` has ``label`` or ``score``; hashes are unknown. The split is that with which the
+file's name begins, ``train`` for other names.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ from wdsbench.shards.format.provenance import Provenance, is_layer_list
 from wdsbench.shards.format.table import TableSpec
 from wdsbench.shards.read.index import DatasetIndex
 
-#: What webdataset takes for a sample's file: folders and a name up to its first dot, then the rest.
+#: Name of a sample's file in webdataset: folders and a name up to its first dot, then the suffix.
 _SAMPLE_NAME = re.compile(r"^((?:.*/)?[^./][^./]*)\.([^/]*)$")
 
 #: Read of every ``hidden.npy`` for its shape; NumPy's headers of up to four axes have 128 bytes.
@@ -68,11 +67,11 @@ class _Sample:
 
 
 def index_tars(paths: Sequence[Path]) -> DatasetIndex:
-    """Return an index of the tar files, made by reading their headers.
+    """Return an index of the tar files, made from their headers.
 
     Raises:
-        ShardError: A tar is damaged, a key comes twice or its members are apart, ``hidden.npy`` is
-            missing, or samples disagree in shape or layers. Shard, member and byte are named.
+        ShardError: A tar file is damaged, the members of a key are not contiguous, ``hidden.npy``
+            is missing, or samples disagree in shape or layers. Shard, member and byte are named.
     """
     ordered = sorted(paths, key=lambda path: (SPLITS.index(_split_of(path)), path))
     shards: list[tuple[Path, list[_Sample]]] = []
@@ -125,14 +124,14 @@ def index_tars(paths: Sequence[Path]) -> DatasetIndex:
 
 
 class _PlainIndex(DatasetIndex):
-    """An index in memory: travels to other processes as the list of its tars."""
+    """An index in memory; pickled as the list of its tar files."""
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
         return index_tars, ([Path(entry.url) for entry in self.file.shardlist],)
 
 
 class _opened:
-    """A descriptor that is closed again; a file that cannot be opened is a ShardError."""
+    """Context of an open descriptor; a file that cannot be opened raises ShardError."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -153,7 +152,7 @@ def _split_of(path: Path) -> str:
 
 
 def _samples(path: Path, descriptor: int) -> Iterator[_Sample]:
-    """Yield the samples of one tar; members of a key lie together, each key once."""
+    """Yield the samples of one tar file; the members of a key are contiguous."""
     try:
         names, offsets, sizes = _core.list_tar_members(descriptor)
     except _core.FormatError as error:
@@ -162,13 +161,14 @@ def _samples(path: Path, descriptor: int) -> Iterator[_Sample]:
     current: _Sample | None = None
     for name, offset, size in zip(names, offsets.tolist(), sizes.tolist(), strict=True):
         parts = _SAMPLE_NAME.match(name)
-        if parts is None:  # no file of a sample to webdataset either: a README, a hidden file
+        if parts is None:  # not a sample's file for webdataset either
             continue
         key, suffix = parts.group(1), parts.group(2).lower()
         if current is None or current.key != key:
             if key in seen:
                 raise ShardError(
-                    f"key {key} comes again after other keys; members of a sample lie together",
+                    f"key {key} comes again after other keys; members of a sample must be"
+                    " contiguous",
                     shard=str(path),
                     member=name,
                     offset_bytes=offset,
@@ -179,7 +179,7 @@ def _samples(path: Path, descriptor: int) -> Iterator[_Sample]:
             current = _Sample(key, {})
         if suffix in current.places:
             raise ShardError(
-                "the member stands twice in its sample",
+                "the member is in its sample twice",
                 shard=str(path),
                 member=name,
                 offset_bytes=offset,
@@ -212,9 +212,9 @@ def _read_shape(
 
 
 def _read_heads(path: Path, descriptor: int, sample: _Sample, layers: int) -> int:
-    """Return H as a sample's attention members tell it; 0 where it has none of single heads.
+    """Return H of a sample's attention members; 0 if none has an axis of heads.
 
-    Decoding checks every other sample against it.
+    Decoding compares every other sample with it.
     """
     if HEADS_POINTER in sample.places:  # [L * H + 1]
         _, axes = _npy_header(path, descriptor, sample, HEADS_POINTER)
@@ -255,7 +255,7 @@ def _check_layers(path: Path, sample: _Sample, first: _Sample) -> None:
 
 
 def _read_meta(path: Path, descriptor: int, sample: _Sample, layers: int) -> None:
-    """Take what ``meta.json`` has of question id, prompt length, T, label, score and layers."""
+    """Set question id, prompt length, T, label, score and layers from ``meta.json``."""
     sample.question_id = sample.key
     if META not in sample.places:
         return

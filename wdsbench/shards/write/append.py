@@ -1,4 +1,4 @@
-"""The table of a data set to which shards were added."""
+"""Join the table of a data set with that of added shards."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _QUESTION_COLUMNS = ("question_offset", "question_bytes")
 def joined_columns(
     base: DatasetIndex, entries: list[ShardEntry], columns: dict[str, NDArray[Any]]
 ) -> tuple[list[ShardEntry], dict[str, NDArray[Any]]]:
-    """Return the shards and columns of both: split after split, the old shards before the new.
+    """Return the shards and columns of both: split by split, the old shards before the new.
 
     Args:
-        base: The data set as it was.
+        base: The existing data set.
         entries: The new shards, in the order of splits.
-        columns: Their columns.
+        columns: Columns of the new shards.
     """
     shards = [*base.file.shardlist, *entries]
     order = sorted(range(len(shards)), key=lambda i: (SPLITS.index(shards[i].split), i))
     firsts = np.concatenate([[0], np.cumsum([shard.nsamples for shard in shards])])
-    # Rows of the two tables one after the other, in their new order.
+    # Row numbers of the concatenated tables, in the new order.
     rows = np.concatenate(
         [np.empty(0, np.int64), *(np.arange(firsts[i], firsts[i + 1]) for i in order)]
     )
@@ -38,7 +38,7 @@ def joined_columns(
         if name in _QUESTION_COLUMNS:
             continue
         dtype = next(table[name].dtype for table, _ in tables if name in table)
-        # A member that one of them never has: size 0.
+        # A member that one of them does not have has size 0.
         parts = [table.get(name, np.zeros(count, dtype)) for table, count in tables]
         joined[name] = np.concatenate(parts)[rows]
     counts = [shards[i].nsamples for i in order]

@@ -1,8 +1,8 @@
-"""Bytes to the disk while the next are made: one thread that waits for the disk.
+"""Flush files to the disk in a background thread while the next bytes are made.
 
-What is written reaches the page cache at once and the disk when the kernel thinks of it, or when
-somebody flushes. Flushing only whole shards would leave the disk idle first and everybody waiting
-for it at the end; so a file is flushed every 32 MB, in the background, and a whole one soon.
+Written bytes are in the page cache until the kernel writes them back or a file is flushed.
+Flushing only complete shards would leave the disk idle first and block the writer at the end, so a
+growing file is flushed every 32 MB, and a complete one at once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import BinaryIO, Final
 from wdsbench.files import temp_path
 
 _STEP_BYTES: Final = 32_000_000
-#: Whole files whose bytes may not be on the disk yet while the next are made.
+#: Complete files that can wait for the disk while the next are written.
 _WAITING_FILES: Final = 3
 
 
@@ -31,11 +31,11 @@ class Flusher:
         self._asked: dict[int, int] = {}  # descriptor -> bytes when it was last flushed
 
     def part(self, file: BinaryIO, size_bytes: int) -> None:
-        """Flush a growing file from time to time; never waits.
+        """Flush a growing file every 32 MB; never waits.
 
         Args:
-            file: Stays open until it is given to ``whole``, or this is closed.
-            size_bytes: Its bytes so far.
+            file: The file; stays open until `whole` or `close`.
+            size_bytes: Its size so far.
 
         Raises:
             OSError: An earlier part could not be written.
@@ -44,7 +44,7 @@ class Flusher:
         if size_bytes - self._asked.get(descriptor, 0) < _STEP_BYTES:
             return
         if self._part is not None:
-            if not self._part.done():  # the disk is behind; asking again would not speed it up
+            if not self._part.done():  # the disk is busy; another request would not help
                 return
             self._part.result()
         self._asked[descriptor] = size_bytes
@@ -52,15 +52,15 @@ class Flusher:
         self._part = self._submit(lambda: flush(descriptor))
 
     def whole(self, file: BinaryIO, path: Path, then: Callable[[], None]) -> None:
-        """Flush and close a file and rename it to ``path``; waits where many are under way.
+        """Flush and close a file and rename it to ``path``; waits if too many are in progress.
 
         Args:
-            file: Open under ``path``'s temporary name.
-            path: Its name.
-            then: Called after the rename, by the thread.
+            file: The file, open under the temporary name of ``path``.
+            path: Its final name.
+            then: Called by the thread after the rename.
 
         Raises:
-            OSError: Of this file or one before.
+            OSError: This file or an earlier one could not be written.
         """
         self._asked.pop(file.fileno(), None)
 
@@ -68,7 +68,7 @@ class Flusher:
 
         def finish() -> None:
             if part is not None:
-                part.result()  # an error is told once: this flush may succeed after it
+                part.result()  # an error is reported once: the next flush could succeed
             with file:
                 os.fsync(file.fileno())
             temp_path(path).replace(path)
@@ -78,7 +78,7 @@ class Flusher:
         self._wait(_WAITING_FILES)
 
     def wait(self) -> None:
-        """Wait for all whole files.
+        """Wait for all complete files.
 
         Raises:
             OSError: One of them could not be written.
@@ -86,9 +86,7 @@ class Flusher:
         self._wait(0)
 
     def close(self) -> None:
-        """Wait for everything and end the thread; what went wrong was raised before, or does not
-        matter any more.
-        """
+        """Wait for everything and end the thread; errors that were not raised yet are ignored."""
         if self._thread is not None:
             self._thread.shutdown()
             self._thread = None

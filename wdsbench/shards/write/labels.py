@@ -1,8 +1,8 @@
-"""New labels for a finished data set: another table and index, the same shards.
+"""Replace the labels of a finished data set: a new table and index, the same shards.
 
-The new table is written under its own name, ``index.json`` is renamed over the old one, and then
-the old table is removed. Killed at any moment there is the old data set or the new one, perhaps
-with a table too many, which the next run removes. Readers keep the table they have mapped.
+The new table is written under its own name, ``index.json`` is renamed over the old one, then the
+old table is removed. A run that is killed leaves the old data set or the new one, at most with an
+unused table that the next run removes. Readers keep the table they have mapped.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from wdsbench.shards.write.claim import FolderClaim
 
 
 class RowLabels(NamedTuple):
-    """Labels and scores of all samples, in the order of the table; NaN where unknown.
+    """Labels and scores of all samples, in the order of the table; NaN if unknown.
 
     Attributes:
         label: float32 ``[n]``: 1 hallucinated, 0 right.
@@ -46,18 +46,18 @@ def replace_labels(
     """Give every sample of a data set another label and score.
 
     Args:
-        folder: The data set's.
-        judge: Returns the new labels; called while nobody else can change the data set.
-        labels: Where they come from.
+        folder: The data set.
+        judge: Returns the new labels; called while the folder is locked.
+        labels: Source of the labels.
 
     Returns:
-        What ``index.json`` says now.
+        The new index.
 
     Raises:
         ShardError: There is no data set, or it is damaged.
         PackError: Another process is writing there, or the disk is full.
 
-    Whatever is raised, by ``judge`` too, the data set is the old one or the new one.
+    After an error, also of ``judge``, the data set is the old one or the new one.
     """
     if not (folder / INDEX_NAME).is_file():
         raise ShardError(

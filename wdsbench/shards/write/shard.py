@@ -1,4 +1,4 @@
-"""One shard: while it is written, when it is closed, and as the journal keeps it."""
+"""One shard while it is written, when it is closed, and as a record of the journal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from wdsbench.shards.format.kinds import member_names
 from wdsbench.shards.format.rows import PlacedRow, SampleRow
 from wdsbench.shards.format.tar import Pieces, Placement, TarWriter
 
-#: What is hashed, written and hashed again at a time: stays in a core's L2 cache.
+#: Bytes hashed and written at a time: stay in a core's L2 cache.
 _CHUNK_BYTES: Final = 256 * 1024
 
 
@@ -37,8 +37,8 @@ class FinishedShard:
     Attributes:
         split: Its split.
         rows: The samples' rows, in order.
-        notes: What ``add`` was given to be remembered of each.
-        summary: What ``summary`` said when it was closed.
+        notes: The note that ``add`` received with each sample.
+        summary: The result of ``summary`` when it was closed.
     """
 
     split: str
@@ -48,20 +48,20 @@ class FinishedShard:
 
 
 class OpenShard:
-    """A shard that takes samples, under a temporary name.
+    """A shard to which samples are appended, under a temporary name.
 
     Attributes:
-        path: Its name once it is whole.
-        file: What it is written to.
-        tar: What members go through.
-        rows: Of its samples.
-        notes: What the journal keeps of each.
+        path: Its final name.
+        file: The open file.
+        tar: Writer of its members.
+        rows: Rows of its samples.
+        notes: Notes of its samples for the journal.
     """
 
     def __init__(self, path: Path, split: str) -> None:
         self.path = path
         self.split = split
-        # Closed and renamed by whoever flushes it, or by an abort.
+        # Closed and renamed by the flusher, or by an abort.
         self.file: BinaryIO = temp_path(path).open("wb")
         self.rows: list[PlacedRow] = []
         self.notes: list[Any] = []
@@ -69,7 +69,7 @@ class OpenShard:
 
     @property
     def size_bytes(self) -> int:
-        """Return its bytes so far."""
+        """Bytes written so far."""
         return self.tar.size_bytes
 
     def add(self, row: SampleRow, members: Mapping[str, Pieces], note: Any) -> None:
@@ -96,7 +96,7 @@ class OpenShard:
         return ClosedShard(entry, self.rows)
 
     def record(self, entry: ShardEntry, summary: Any) -> dict[str, Any]:
-        """Return what the journal keeps of the closed shard."""
+        """Return the journal's record of the closed shard."""
         members = {}
         for member in member_names():
             places = [
