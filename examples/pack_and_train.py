@@ -8,19 +8,19 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from wdsbench.pack import PackOptions, pack
-from wdsbench.train.config import TrainConfig
-from wdsbench.train.run import train
+from wdsbench import jobs
 
 
 def main(pattern: str, scores: str, out: str) -> None:
     """Pack, train and report; everything is written below ``out``."""
-    shards = Path(out) / "shards"
-    options = PackOptions(score_column="exact_match", threshold=0.5, attention=("edges", "sketch"))
-    report = pack([pattern], shards, scores=Path(scores), options=options)
-    print(f"{report.samples} samples, {report.bytes_written / 1e6:.1f} MB")
+    shards, run = Path(out) / "shards", Path(out) / "run"
+    packed = jobs.pack(
+        jobs.PackJob(traces=(pattern,), scores=Path(scores), score_column="exact_match", out=shards)
+    )
+    print(f"{packed.samples} samples, {packed.bytes_written / 1e6:.1f} MB")
 
-    results = train(shards, ["logprob_mean", "lstm"], Path(out) / "run", TrainConfig(epochs=3))
+    detectors = ("logprob_mean", "lstm")
+    results = jobs.train(jobs.TrainJob(shards=shards, detectors=detectors, epochs=3, out=run))
     for name, figures in results.detectors.items():
         low, high = figures.auroc_interval
         print(f"{name:15} AUROC {figures.auroc:.3f} [{low:.3f}, {high:.3f}]")

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 FORMAT_VERSION = 1
+WEIGHT_MAX = np.uint16(0x3C0A).view(np.float16)
 SPLITS = ("train", "val", "test")
 INDEX_KEYS = {
     "__kind__", "wids_version", "wdsbench_format", "name", "shardlist", "fields", "splits",
@@ -64,9 +65,9 @@ class Dataset:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.index = json.loads((folder / "index.json").read_bytes())
+        check(1 <= self.index["wdsbench_format"] <= FORMAT_VERSION, "another format version")
         check(set(self.index) <= INDEX_KEYS, "unknown keys in index.json")
         check(self.index["__kind__"] == "wids-shard-index-v1", "another kind of index")
-        check(self.index["wdsbench_format"] == FORMAT_VERSION, "another format version")
         self.shards = self.index["shardlist"]
         for shard in self.shards:
             size = (folder / shard["url"]).stat().st_size
@@ -161,7 +162,7 @@ def check_edges(
     check(index.shape == (2, ptr[-1]) and weight.shape == (ptr[-1],), "number of edges")
     source, target = index.astype(np.int64)
     check(bool(((source < target) & (target < tokens)).all()), "an edge is not j < i < T")
-    check(weight.dtype == "<f2" and bool(((weight >= 0) & (weight <= 1)).all()), "weights")
+    check(weight.dtype == "<f2" and bool(((weight >= 0) & (weight <= WEIGHT_MAX)).all()), "weights")
     for first, last in pairwise(ptr.tolist()):
         place = target[first:last] * tokens + source[first:last]
         check(bool((np.diff(place) > 0).all()), "edges of a list are not in order")
