@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from llm.tiny import CHAT_TEMPLATE, VOCABULARY, make_questions, make_tokenizer
+from llm.tiny import CHAT_TEMPLATE, VOCABULARY, extract, make_questions, make_tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from wdsbench.cli.main import main
 from wdsbench.llm import plan
-from wdsbench.llm.extract import extract
 from wdsbench.llm.model import load_model
+from wdsbench.llm.options import TraceOptions
 from wdsbench.llm.questions import Question
 from wdsbench.pack import PackOptions, pack
 
@@ -233,9 +233,9 @@ def test_as_large_as_a_7b_model() -> None:
     """262 kB of states a token, as the design counts: no overflow, no surprise."""
     form = plan.Form(32, 32, 4096)
     prompts = np.full(1000, 200)
-    sizes = plan.estimate(form, prompts, (), plan.Rates(answer_tokens=56))
+    sizes = plan.estimate(form, prompts, TraceOptions(attention=()), plan.Rates(answer_tokens=56))
     assert sizes.shards == pytest.approx(1000 * 256 * 32 * 4096 * 2, rel=0.01)
-    full = plan.estimate(form, prompts, ("full",), plan.Rates(answer_tokens=56))
+    full = plan.estimate(form, prompts, TraceOptions(), plan.Rates(answer_tokens=56))
     assert full.shards - sizes.shards == pytest.approx(1000 * 1024 * 256 * 257, rel=0.01)
 
 
@@ -246,15 +246,15 @@ BAD: list[tuple[list[str], str]] = [
     (["--answers-per-question", "0"], "answers_per_question is 0"),
     (["--layers", "x"], "--layers 'x' is no list of numbers"),
     (["--layers", "0,4", "--probe", "0"], "--layers 0,4: the model has layers 0 to 3"),
-    (["--layers", ",", "--probe", "0"], "--layers ,: the model has layers 0 to 3"),
-    (["--probe", "-1"], "probe is -1; allowed are 0 (none) and more"),
-    (["--tokens", "first"], "tokens is 'first'; allowed are all, answer, last"),
-    (["--tokens", "first", "--probe", "0"], "tokens is 'first'; allowed are all, answer, last"),
+    (["--layers", ",", "--probe", "0"], "layers are []; must be"),
+    (["--probe", "-1"], "probe is -1; must be at least 0"),
+    (["--tokens", "first"], "tokens is 'first'; expected one of all, answer, last"),
+    (["--tokens", "first", "--probe", "0"], "tokens is 'first'; expected one of all, answer, last"),
     (["--model", "./missing"], "model ./missing: there is no such folder"),
     (["--model", "/no/such/model"], "model /no/such/model: there is no such folder"),
     (["--template", "x", "--probe", "0"], "template 'x' does not contain {question}"),
     (["--chat"], "has no chat template; ask without chat"),
-    (["--system", "x"], "--system is of --chat"),
+    (["--system", "x"], "system needs chat"),
     (["--max-new-tokens", "128"], "none of 120 questions can be asked; the first: question q0: "),
 ]
 

@@ -131,8 +131,8 @@ def test_tars_without_an_index(packed: Packed, capsys: pytest.CaptureFixture[str
 
 def test_recompute(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import torch
+    from llm.tiny import extract
 
-    from wdsbench.llm.extract import extract
     from wdsbench.llm.model import load_model
     from wdsbench.llm.questions import read_questions
     from wdsbench.traces.read import read_traces

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llm.tiny import make_model, make_questions, make_tokenizer
+from llm.tiny import extract, make_model, make_questions, make_tokenizer
 
 from wdsbench.errors import PackError
 from wdsbench.jobs.shard_sink import ShardSink
-from wdsbench.llm.extract import ExtractReport, extract
+from wdsbench.llm.extract import ExtractReport
 from wdsbench.llm.questions import Question
 from wdsbench.llm.score import score_traces
 from wdsbench.pack import PackOptions, pack
@@ -62,7 +62,7 @@ def run(
         resume=resume,
         overwrite=overwrite,
         stop_after=stop_after,
-    ) as taker:
+    ) as sink:
         report = extract(
             make_model(),
             make_tokenizer(),
@@ -74,10 +74,10 @@ def run(
             journal=True,
             resume=resume,
             overwrite=overwrite,
-            taker=taker,
+            sink=sink,
         )
-        taker.tidy()
-    return report, taker.lying
+        sink.tidy()
+    return report, sink.lying
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -22,11 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from llm.tiny import make_model, make_poisoned, make_questions, make_tokenizer
+from llm.tiny import extract, make_model, make_poisoned, make_questions, make_tokenizer
 
 from wdsbench.jobs.shard_sink import ShardSink
-from wdsbench.llm.decode import Decoding
-from wdsbench.llm.extract import extract
 from wdsbench.llm.questions import Question
 from wdsbench.pack import PackOptions
 
@@ -41,7 +39,7 @@ SHARD_SETTINGS: dict[str, Any] = {
     "traces_per_file": 3,
     "max_new_tokens": 3,
     "attention": ("edges",),
-    "decoding": Decoding("sample"),
+    "decode": "sample",
     "answers_per_question": 2,
 }
 #: Shards so small that some hold several samples, and some files' samples stand in several.
@@ -63,7 +61,7 @@ def extract_files(out: Path) -> None:
         traces_per_file=5,
         max_new_tokens=4,
         attention=("full", "edges"),
-        decoding=Decoding("sample"),
+        decode="sample",
         resume=True,
     )
 
@@ -71,17 +69,17 @@ def extract_files(out: Path) -> None:
 def extract_shards(out: Path, *, keep_raw: bool) -> None:
     with ShardSink(
         out / "shards", out / "traces", QUESTIONS, SHARD_OPTIONS, keep_raw=keep_raw, resume=True
-    ) as taker:
+    ) as sink:
         extract(
             make_model(),
             make_tokenizer(),
             QUESTIONS,
             out / "traces",
             resume=True,
-            taker=taker,
+            sink=sink,
             **SHARD_SETTINGS,
         )
-        taker.tidy()
+        sink.tidy()
 
 
 RUNS: dict[str, Callable[[Path], None]] = {

@@ -9,10 +9,7 @@ import pytest
 import torch
 import transformers
 from llm.test_extract import assert_equals_lone_pass, read_all
-from llm.tiny import FEATURES, HEADS, LAYERS, VOCABULARY, make_questions, make_tokenizer
-
-from wdsbench.llm.decode import Decoding
-from wdsbench.llm.extract import extract
+from llm.tiny import FEATURES, HEADS, LAYERS, VOCABULARY, extract, make_questions, make_tokenizer
 
 IDS = {"vocab_size": len(VOCABULARY), "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 SIZES = {
@@ -70,7 +67,7 @@ def test_batches_equal_lone_passes(name: str, method: str, tmp_path: Path) -> No
             tmp_path / str(size),
             batch_size=size,
             max_new_tokens=8,
-            decoding=Decoding(method),
+            decode=method,
             on_error="fail",
         )
     batched, alone = read_all(tmp_path / "4"), read_all(tmp_path / "1")

@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 import reference
 import torch
-from llm.tiny import HEADS, LAYERS, MODELS, make_model, make_questions, make_tokenizer
+from llm.tiny import HEADS, LAYERS, MODELS, extract, make_model, make_questions, make_tokenizer
 
 from wdsbench.cli.main import main
 from wdsbench.errors import ModelError
 from wdsbench.llm.attention import _SHARED_BYTES, BatchMaps
-from wdsbench.llm.extract import extract
 from wdsbench.records import Trace
 from wdsbench.traces.attention import AttentionRules, reduce_maps
 from wdsbench.traces.files import expand_patterns, open_raw

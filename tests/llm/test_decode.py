@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 from llm.test_extract import assert_equals_lone_pass, read_all
-from llm.tiny import MODELS, VOCABULARY, make_model, make_questions, make_tokenizer
+from llm.tiny import MODELS, VOCABULARY, extract, make_model, make_questions, make_tokenizer
 from transformers import RwkvConfig, RwkvForCausalLM
 
-from wdsbench.llm.decode import Decoding, _Draws, _looks_past_padding, generate
-from wdsbench.llm.extract import extract
+from wdsbench.llm.decode import _Draws, _looks_past_padding, generate
+from wdsbench.llm.options import Decoding
 
 
 @pytest.fixture(scope="module")
@@ -33,11 +33,15 @@ def answers(folder: Path) -> dict[tuple[str, int | None], list[int]]:
 @pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize(
     "decoding",
-    [Decoding("beam", beams=3), Decoding("sample", seed=5), Decoding("sample", top_p=0.8)],
+    [
+        {"decode": "beam", "beams": 3},
+        {"decode": "sample", "seed": 5},
+        {"decode": "sample", "top_p": 0.8},
+    ],
     ids=["beam", "sample", "nucleus"],
 )
 def test_batches_equal_lone_answers(
-    kind: str, decoding: Decoding, tokenizer: Any, tmp_path: Path
+    kind: str, decoding: dict[str, Any], tokenizer: Any, tmp_path: Path
 ) -> None:
     model, questions = MODELS[kind](), make_questions(11)
     model.generation_config.eos_token_id = [VOCABULARY[name] for name in ("<eos>", "red", "who")]
@@ -49,7 +53,7 @@ def test_batches_equal_lone_answers(
             tmp_path / str(size),
             batch_size=size,
             max_new_tokens=6,
-            decoding=decoding,
+            **decoding,
         )
     assert answers(tmp_path / "1") == answers(tmp_path / "4")
     assert len({len(answer) for answer in answers(tmp_path / "4").values()}) > 1
@@ -104,7 +108,7 @@ def test_models_that_take_padding_for_text(method: str, tokenizer: Any, tmp_path
             batch_size=size,
             max_new_tokens=8,
             attention=(),
-            decoding=Decoding(method),
+            decode=method,
         )
     assert answers(tmp_path / "5") == answers(tmp_path / "1")
     if method == "greedy":
@@ -128,7 +132,7 @@ def test_beams_as_wide_as_the_vocabulary_find_the_best(tokenizer: Any) -> None:
     everything = torch.tensor(list(itertools.product(VOCABULARY.values(), repeat=2)))
     for question in make_questions(4):
         prompt = tokenizer(question.question)["input_ids"]
-        decoding = Decoding("beam", beams=len(VOCABULARY))
+        decoding = Decoding(decode="beam", beams=len(VOCABULARY))
         ((found, _, _),) = generate(model, endless, [prompt], 2, decoding)
         rows = torch.cat([torch.tensor([prompt]).expand(len(everything), -1), everything], dim=1)
         with torch.inference_mode():
@@ -158,7 +162,8 @@ def test_several_answers_to_a_question(tokenizer: Any, tmp_path: Path) -> None:
             batch_size=5,
             traces_per_file=8,
             max_new_tokens=6,
-            decoding=Decoding("sample", seed=seed),
+            decode="sample",
+            seed=seed,
             answers_per_question=count,
         )
     found = answers(tmp_path / "all")
@@ -180,7 +185,7 @@ def test_draws_follow_the_distribution(temperature: float, top_p: float) -> None
     kept = torch.zeros_like(wanted).scatter(0, order[inside], wanted[order[inside]])
     kept /= kept.sum()
     draws = 20_000
-    decoding = Decoding("sample", temperature=temperature, top_p=top_p)
+    decoding = Decoding(decode="sample", temperature=temperature, top_p=top_p)
     processor = _Draws(decoding, [(str(number), 0) for number in range(draws)])
     scores = processor(None, logits.expand(draws, -1))
     assert torch.equal((scores == 0).sum(dim=1), torch.ones(draws, dtype=torch.int64))
@@ -199,14 +204,15 @@ def test_the_smallest_nucleus_is_greedy(tokenizer: Any, tmp_path: Path) -> None:
         tokenizer,
         questions,
         tmp_path / "sample",
-        decoding=Decoding("sample", top_p=1e-9),
+        decode="sample",
+        top_p=1e-9,
     )
     assert answers(tmp_path / "greedy") == answers(tmp_path / "sample")
 
 
 # (arguments, words of the error)
 BAD: list[tuple[dict[str, Any], str]] = [
-    ({"method": "best"}, "decode is 'best'; allowed are greedy, beam, sample"),
+    ({"decode": "best"}, "decode is 'best'; expected one of greedy, beam, sample"),
     ({"beams": 1}, "beams is 1"),
     ({"temperature": 0.0}, "temperature is 0"),
     ({"temperature": float("nan")}, "temperature is nan"),

@@ -14,6 +14,7 @@ from llm.tiny import (
     LAYERS,
     MODELS,
     VOCABULARY,
+    extract,
     make_model,
     make_questions,
     make_tokenizer,
@@ -21,8 +22,6 @@ from llm.tiny import (
 
 import wdsbench
 from wdsbench.errors import ModelError, QuestionError
-from wdsbench.llm.decode import Decoding
-from wdsbench.llm.extract import extract
 from wdsbench.llm.model import load_model
 from wdsbench.llm.questions import Question, read_questions
 from wdsbench.records import Trace
@@ -259,7 +258,7 @@ def test_other_files_hold_the_same(file_format: str, tokenizer: Any, tmp_path: P
             traces_per_file=4,
             attention=("full", "edges"),
             layers=[0, 2],
-            decoding=Decoding("sample"),
+            decode="sample",
             answers_per_question=2,
             file_format=name,
         )
@@ -385,13 +384,13 @@ BAD_ARGUMENTS: list[tuple[dict[str, Any], str]] = [
     ({"traces_per_file": -1}, "traces_per_file is -1"),
     ({"answers_per_question": 0}, "answers_per_question is 0"),
     ({"answers_per_question": 2}, "greedy gives one answer; use decode sample"),
-    ({"layers": []}, "layers are \\[\\]; allowed"),
-    ({"layers": [1, -1]}, "layers are \\[1, -1\\]; allowed"),
-    ({"layers": [1, 1]}, "each once"),
-    ({"tokens": "first"}, "tokens is 'first'; allowed are all, answer, last"),
-    ({"file_format": "h5"}, "file_format is 'h5'; allowed are pkl.gz, safetensors, npz"),
-    ({"on_error": "ignore"}, "on_error is 'ignore'; allowed are record, fail"),
-    ({"resume": True, "overwrite": True}, "give one of them"),
+    ({"layers": []}, "layers are \\[\\]; must be"),
+    ({"layers": [1, -1]}, "layers are \\[1, -1\\]; must be"),
+    ({"layers": [1, 1]}, "distinct numbers"),
+    ({"tokens": "first"}, "tokens is 'first'; expected one of all, answer, last"),
+    ({"file_format": "h5"}, "file_format is 'h5'; expected one of pkl.gz, safetensors, npz"),
+    ({"on_error": "ignore"}, "on_error is 'ignore'; expected one of record, fail"),
+    ({"resume": True, "overwrite": True}, "give one"),
     ({"template": "Q: {q}"}, "does not contain {question}"),
     ({"questions": []}, "no questions"),
     ({"attention": ("edges", "eyes")}, "'eyes' is not one of full, edges, heads, sketch, none"),
@@ -414,7 +413,7 @@ def test_bad_arguments(
 def test_attention_is_a_sequence(
     attention: Any, model: Any, tokenizer: Any, tmp_path: Path
 ) -> None:
-    with pytest.raises(TypeError, match=f"attention is {attention!r}; allowed is a sequence"):
+    with pytest.raises(TypeError, match=f"attention is {attention!r}; must be a sequence"):
         extract(model, tokenizer, make_questions(1), tmp_path / "out", attention=attention)
     assert not (tmp_path / "out").exists()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from transformers import T5Config
 
 from wdsbench.errors import ModelError
 from wdsbench.llm.model import load_model, model_fingerprint
+from wdsbench.llm.options import ModelOptions
 
 
 def save(folder: Path, **tokenizer_changes: object) -> Path:
@@ -23,7 +25,7 @@ def save(folder: Path, **tokenizer_changes: object) -> Path:
 def test_load(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     save(tmp_path, padding_side="right")
     capfd.readouterr()
-    model, tokenizer = load_model(tmp_path, "bfloat16")
+    model, tokenizer = load_model(tmp_path, ModelOptions(dtype="bfloat16"))
     assert capfd.readouterr() == ("", "")
     assert not model.training
     assert model.dtype == torch.bfloat16
@@ -43,13 +45,13 @@ def test_no_token_to_pad_with(tmp_path: Path) -> None:
 
 
 def test_bad_arguments(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="dtype is 'int8'; allowed are float32"):
-        load_model(tmp_path, "int8")
+    with pytest.raises(ValueError, match="dtype is 'int8'; expected one of float32"):
+        ModelOptions(dtype="int8")
     with pytest.raises(ValueError, match="device is 'gpu'"):
-        load_model(tmp_path, device="gpu")
+        load_model(tmp_path, ModelOptions(device="gpu"))
     if not torch.cuda.is_available():
         with pytest.raises(ValueError, match="torch finds no GPU"):
-            load_model(tmp_path, device="cuda:0")
+            load_model(tmp_path, ModelOptions(device="cuda:0"))
 
 
 def test_no_such_folder(tmp_path: Path) -> None:
@@ -111,7 +113,7 @@ def test_code_beside_a_model_runs_when_it_is_trusted(tmp_path: Path) -> None:
     )
     with pytest.raises(ModelError, match=r"needs code of its own; .* trust_remote_code"):
         load_model(tmp_path)
-    model, _ = load_model(tmp_path, trust_remote_code=True)
+    model, _ = load_model(tmp_path, ModelOptions(trust_remote_code=True))
     assert type(model).__name__ == "MineForCausalLM"
 
 
@@ -123,12 +125,12 @@ def test_code_beside_a_model_runs_when_it_is_trusted(tmp_path: Path) -> None:
     ],
 )
 def test_missing_packages_are_named(
-    options: dict[str, str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    options: dict[str, Any], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(tmp_path)
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     with pytest.raises(ModelError, match=f"{words}, not installed here; pip install"):
-        load_model(tmp_path, **options)  # type: ignore[arg-type]
+        load_model(tmp_path, ModelOptions(**options))
 
 
 def test_fingerprints_differ_where_models_do() -> None:

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from llm.tiny import extract
 
 import wdsbench.demo
-from wdsbench.llm.extract import extract
 from wdsbench.llm.model import load_model
+from wdsbench.llm.options import ModelOptions
 from wdsbench.llm.questions import Question
 from wdsbench.traces.read import read_traces
 
@@ -20,7 +21,7 @@ QUESTIONS = [Question(f"q{n}", text, ()) for n, text in enumerate(("Who is it?",
 
 def states_of(out: Path, **options: Any) -> list[np.ndarray[Any, Any]]:
     """Return the states of the prompts' tokens; answers may differ from model to model."""
-    model, tokenizer = load_model(MODEL, **options)
+    model, tokenizer = load_model(MODEL, ModelOptions(**options))
     report = extract(model, tokenizer, QUESTIONS, out, max_new_tokens=4, attention=())
     assert report.failed == 0
     traces = [trace for file in report.files for trace in read_traces(file)]
@@ -33,7 +34,7 @@ def test_quantised_weights_give_states_close_to_the_models(
     load_in: str, layer: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("bitsandbytes")
-    model, _ = load_model(MODEL, load_in=load_in)
+    model, _ = load_model(MODEL, ModelOptions(load_in=load_in))
     assert layer in {type(module).__name__ for module in model.modules()}
     exact = states_of(tmp_path / "exact")
     quantised = states_of(tmp_path / "quantised", load_in=load_in)

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 import torch
 from builders import write_scores
-from llm.tiny import LAYERS, MODELS, make_model, make_questions, make_tokenizer
+from llm.tiny import LAYERS, MODELS, extract, make_model, make_questions, make_tokenizer
 
 import wdsbench
 from wdsbench.errors import ModelError, ShardError
-from wdsbench.llm.extract import extract
 from wdsbench.llm.model import load_model
+from wdsbench.llm.options import ModelOptions
 from wdsbench.llm.questions import read_questions
 from wdsbench.llm.recompute import _UNIT_ROUNDOFF, RecomputeReport, recompute
 from wdsbench.llm.stored import StoredTrace, pick_from_dataset, pick_from_raw
@@ -96,7 +96,7 @@ def test_every_architecture(kind: str, tokenizer: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_precision(dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a trained model; even all that half precision loses lies within the bound."""
-    model, tokenizer = load_model(DEMO / "model", dtype)
+    model, tokenizer = load_model(DEMO / "model", ModelOptions(dtype=dtype))
     questions = read_questions(DEMO / "questions.jsonl.gz", 16)
     extract(model, tokenizer, questions, tmp_path, batch_size=8, attention=KINDS)
     traces = pick_from_raw([tmp_path], 16)

@@ -14,11 +14,10 @@ import pytest
 import torch
 from llm.killer import QUESTIONS, SHARD_OPTIONS, SHARD_SETTINGS
 from llm.test_extract import read_all
-from llm.tiny import make_model, make_poisoned, make_questions, make_tokenizer
+from llm.tiny import extract, make_model, make_poisoned, make_questions, make_tokenizer
 
 from wdsbench.errors import ModelError, QuestionError
-from wdsbench.llm.decode import Decoding
-from wdsbench.llm.extract import ExtractReport, extract
+from wdsbench.llm.extract import ExtractReport
 from wdsbench.llm.questions import Question
 from wdsbench.llm.score import score_traces
 from wdsbench.pack import pack
@@ -42,7 +41,7 @@ def run(out: Path, **changes: Any) -> ExtractReport:
         "max_new_tokens": 4,
         "journal": True,
         "attention": ("edges",),
-        "decoding": Decoding("sample"),
+        "decode": "sample",
         **changes,
     }
     questions = settings.pop("questions", None) or make_questions(12)
@@ -145,7 +144,7 @@ def stop_after(calls: int) -> Callable[..., Any]:
 # (changes on resuming, words of the error)
 OTHERS: list[tuple[dict[str, Any], str]] = [
     ({"batch_size": 4}, "begun with batch_size 3, this run has 4; resume with the settings"),
-    ({"decoding": Decoding("sample", seed=1)}, "begun with decode .*'seed': 0.*'seed': 1"),
+    ({"seed": 1}, "begun with decode .*'seed': 0.*'seed': 1"),
     ({"questions": make_questions(11)}, "begun with questions '"),
     ({"layers": [0]}, r"begun with layers None, this run has \[0\]"),
     ({"model": make_model(seed=1)}, "begun with model '"),
@@ -255,7 +254,7 @@ class Shelf:
     """Takes files and says which it needs no more."""
 
     def __init__(self, place: str = "shelf", keep: int = 99) -> None:
-        self.place = place
+        self.destination = place
         self.keep = keep
         self.calls: list[str] = []
         self.held: list[Path] = []
@@ -263,7 +262,7 @@ class Shelf:
     def begin(self) -> None:
         self.calls.append("begin")
 
-    def take(self, path: Path) -> list[Path]:
+    def on_file_written(self, path: Path) -> list[Path]:
         self.calls.append(path.name)
         self.held.append(path)
         spent, self.held = self.held[: -self.keep], self.held[-self.keep :]
@@ -279,10 +278,10 @@ def test_a_taker_is_given_every_file_also_those_of_an_earlier_run(tmp_path: Path
     names = sorted(path.name for path in (tmp_path / "plain").glob("*.gz"))
     shelf = Shelf()
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path / "out", taker=shelf, progress=stop_after(3))
+        run(tmp_path / "out", sink=shelf, progress=stop_after(3))
     assert shelf.calls == ["begin", names[0]]
     shelf = Shelf()
-    report = run(tmp_path / "out", taker=shelf, resume=True)
+    report = run(tmp_path / "out", sink=shelf, resume=True)
     assert shelf.calls == ["begin", *names, "finish"]
     assert (len(report.files), report.removed, report.resumed) == (3, 0, 8)
     kept = content(tmp_path / "out")
@@ -293,16 +292,16 @@ def test_a_taker_is_given_every_file_also_those_of_an_earlier_run(tmp_path: Path
 
 
 def test_files_that_were_given_away_are_not_missed(tmp_path: Path) -> None:
-    report = run(tmp_path, taker=Shelf(keep=1))
+    report = run(tmp_path, sink=Shelf(keep=1))
     assert [path.name for path in report.files] == ["batch_0003.pkl.gz"]
     assert report.removed == 2
     assert set(content(tmp_path)) == {"journal.jsonl", "batch_0003.pkl.gz"}
-    assert run(tmp_path, taker=Shelf(), resume=True).removed == 2
-    for taker in (None, Shelf("attic")):
+    assert run(tmp_path, sink=Shelf(), resume=True).removed == 2
+    for sink in (None, Shelf("attic")):
         with pytest.raises(
-            ValueError, match=r"2 trace files of .* went to .*shelf and were remove"
+            ValueError, match=r"2 trace files of .* were packed into .*shelf and remove"
         ):
-            run(tmp_path, taker=taker, resume=True)
+            run(tmp_path, sink=sink, resume=True)
     (tmp_path / "batch_0003.pkl.gz").unlink()
     with pytest.raises(ValueError, match=r"batch_0003\.pkl\.gz was written, .* but is gone"):
-        run(tmp_path, taker=Shelf(), resume=True)
+        run(tmp_path, sink=Shelf(), resume=True)

@@ -13,9 +13,9 @@ from llm.test_judge import save as save_judge
 
 from wdsbench.cli.main import main
 from wdsbench.errors import ScoreError, TraceError
-from wdsbench.llm.abstain import Abstentions
+from wdsbench.llm.options import ScoreOptions
 from wdsbench.llm.questions import Question
-from wdsbench.llm.score import ScoreOptions, score_traces
+from wdsbench.llm.score import score_traces
 from wdsbench.traces.scores import read_scores
 
 
@@ -95,6 +95,8 @@ def test_several_answers_to_a_question(said: bool, tmp_path: Path) -> None:
 
 
 class Constant:
+    cut = 0
+
     def __init__(self, value: float) -> None:
         self.value = value
 
@@ -108,8 +110,9 @@ class Constant:
 )
 def test_abstentions(score: Any, cells: list[str], mean: float, tmp_path: Path) -> None:
     write(tmp_path / "1.pkl", **{"a": "cat", "b": "I don't know."})
-    options = ScoreOptions({"bleurt_score": Constant(0.25)}, abstention_score=score)
-    report = score_traces([tmp_path], QUESTIONS, tmp_path / "s.csv", options=options)
+    options = ScoreOptions(abstention_score=score)
+    judges = {"bleurt_score": Constant(0.25)}
+    report = score_traces([tmp_path], QUESTIONS, tmp_path / "s.csv", options, judges=judges)
     head, answer, abstention = (
         line.split(",") for line in (tmp_path / "s.csv").read_text().splitlines()
     )
@@ -136,15 +139,14 @@ def test_abstentions(score: Any, cells: list[str], mean: float, tmp_path: Path) 
 
 def test_own_abstentions(tmp_path: Path) -> None:
     write(tmp_path / "1.pkl", **{"a": "cat", "b": "pass"})
-    options = ScoreOptions(abstentions=Abstentions(["^pass$"]))
+    options = ScoreOptions(abstention=("^pass$",))
     assert score_traces([tmp_path], QUESTIONS, tmp_path / "s", options=options).abstained == 1
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"judges": {"token_f1": Constant(0)}}, "model name 'token_f1' is taken"),
-        ({"abstention_score": "wrong"}, "abstention_score is 'wrong'; allowed are keep, none and"),
+        ({"abstention_score": "wrong"}, "abstention_score is 'wrong'; expected keep, none or"),
         ({"abstention_score": float("nan")}, "abstention_score is nan"),
     ],
 )
@@ -155,9 +157,17 @@ def test_bad_options(changes: dict[str, Any], words: str) -> None:
 
 def test_a_model_that_gives_nan(tmp_path: Path) -> None:
     write(tmp_path / "1.pkl", a="cat")
-    options = ScoreOptions({"m": Constant(float("nan"))})
-    with pytest.raises(ScoreError, match="model m gives NaN"):
-        score_traces([tmp_path], QUESTIONS, tmp_path / "s.csv", options=options)
+    for name, error, words in (
+        ("m", ScoreError, "model m gives NaN"),
+        ("token_f1", ValueError, "model name 'token_f1' is empty or reserved"),
+    ):
+        with pytest.raises(error, match=words):
+            score_traces(
+                [tmp_path],
+                QUESTIONS,
+                tmp_path / "s.csv",
+                judges={name: Constant(float("nan"))},
+            )
 
 
 def test_the_same_number_twice(tmp_path: Path) -> None:
@@ -233,7 +243,7 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
         (["--abstention-score", "wrong"], "abstention_score is 'wrong'"),
         (["--model", "./missing"], "there is no such folder"),
         (["--model", "./m", "--model", "./m"], "name each by --model COLUMN=PATH"),
-        (["--threshold", "nan"], "threshold is nan; allowed are finite numbers"),
+        (["--threshold", "nan"], "threshold is nan; must be finite"),
         (["--threshold", "inf"], "threshold is inf"),
         (["--out", "."], ". is a folder; give the name of a file"),
         (["--out", f"{__file__}/s.csv"], f"{__file__} is a file; choose another place"),

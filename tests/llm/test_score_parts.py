@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from llm.tiny import make_model, make_questions, make_tokenizer
+from llm.tiny import extract, make_model, make_questions, make_tokenizer
 
 from wdsbench.errors import ScoreError
-from wdsbench.llm.decode import Decoding
-from wdsbench.llm.extract import extract
 from wdsbench.llm.score import score_traces
 from wdsbench.llm.score_parts import digest_of_references, join_parts, remove_parts, score_part
 
@@ -27,7 +25,7 @@ def test_parts_join_to_the_bytes_of_one_run(
         tmp_path / "traces",
         traces_per_file=traces_per_file,
         max_new_tokens=3,
-        decoding=Decoding("sample"),
+        decode="sample",
         answers_per_question=answers,
         attention=(),
     )

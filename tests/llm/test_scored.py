@@ -15,15 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 from builders import make_raw, write_pickle
-from llm.tiny import make_model, make_questions, make_tokenizer
+from llm.tiny import extract, make_model, make_questions, make_tokenizer
 
 from wdsbench import TraceLoader
 from wdsbench.errors import ScoreError
-from wdsbench.llm.decode import Decoding
-from wdsbench.llm.extract import extract
 from wdsbench.llm.measures import exact_match, token_f1
+from wdsbench.llm.options import ScoreOptions
 from wdsbench.llm.questions import Question
-from wdsbench.llm.score import ScoreOptions, score_traces
+from wdsbench.llm.score import score_traces
 from wdsbench.pack import PackOptions, pack
 from wdsbench.pack.relabel import relabel
 from wdsbench.pack.unpack import unpack
@@ -44,7 +43,9 @@ def extracted(folder: Path) -> list[Question]:
         folder,
         max_new_tokens=4,
         traces_per_file=5,
-        decoding=Decoding("sample", seed=3, temperature=2.0),
+        decode="sample",
+        seed=3,
+        temperature=2.0,
         answers_per_question=3,
     )
     answers = {}

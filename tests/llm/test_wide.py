@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from llm.tiny import LAYERS, make_model, make_questions, make_tokenizer
+from llm.tiny import LAYERS, extract, make_model, make_questions, make_tokenizer
 
 from wdsbench import TraceLoader
 from wdsbench.errors import WdsbenchError
-from wdsbench.llm.extract import extract
 from wdsbench.pack import PackOptions, pack
 from wdsbench.shards.format.index import IndexFile
 from wdsbench.shards.format.wide import HALF_MAX

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,7 +19,12 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from wdsbench.llm import extract as extraction
+from wdsbench.llm.extract import ExtractReport
+from wdsbench.llm.options import ExtractOptions
 from wdsbench.llm.questions import Question
+from wdsbench.llm.work import FileSink
+from wdsbench.progress import Progress, no_progress
 
 WORDS = ["red", "green", "blue", "one", "two", "three", "who", "what", "where", "is", "the", "?"]
 VOCABULARY = {word: i for i, word in enumerate(["<pad>", "<bos>", "<eos>", "<unk>", *WORDS])}
@@ -109,3 +116,21 @@ def make_questions(count: int, seed: int = 0) -> list[Question]:
         text = " ".join(WORDS[pick] for pick in picks)
         questions.append(Question(f"q{number}", text, ("red", "the blue")))
     return questions
+
+
+def extract(
+    model: Any,
+    tokenizer: Any,
+    questions: Sequence[Question],
+    out: Path,
+    *,
+    sink: FileSink | None = None,
+    progress: Progress = no_progress,
+    journal: bool = False,
+    **options: Any,
+) -> ExtractReport:
+    """Extract with options by keyword, without a journal unless one is asked for."""
+    chosen = ExtractOptions(journal=journal, **options)
+    return extraction.extract(
+        model, tokenizer, questions, out, chosen, sink=sink, progress=progress
+    )

@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 from builders import make_raw, write_pickle, write_scores
-from llm.tiny import MODELS, make_questions, make_tokenizer
+from llm.tiny import MODELS, extract, make_questions, make_tokenizer
 
 from wdsbench.cli.main import main
 from wdsbench.errors import TraceError
-from wdsbench.llm.extract import extract
 from wdsbench.pack import PackOptions, PackReport, pack
 from wdsbench.traces.attention import AttentionRules, reduce_maps
 from wdsbench.traces.reduced import reduced_to_raw

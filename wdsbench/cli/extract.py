@@ -12,7 +12,6 @@ import typer
 from wdsbench.cli.terminal import all_words, bar, print_json, stdout, words
 
 if TYPE_CHECKING:
-    from wdsbench.llm.asks import Chat
     from wdsbench.llm.extract import ExtractReport
     from wdsbench.llm.questions import Question
     from wdsbench.pack import PackOptions
@@ -122,27 +121,57 @@ def command(
     """
     from wdsbench.files import nearest_folder
     from wdsbench.jobs.shard_sink import ShardSink
-    from wdsbench.llm.decode import Decoding
     from wdsbench.llm.extract import extract
     from wdsbench.llm.model import load_model
     from wdsbench.llm.named import load_questions
+    from wdsbench.llm.options import ExtractOptions, ModelOptions
 
     kinds = all_words([attention])
     if not kinds:
         raise ValueError(f"--attention {attention!r} names nothing; none keeps nothing")
     kept = () if kinds == ["none"] else tuple(kinds)
     _check_shard_options(shards, score_column, keep_raw=keep_raw, journal=journal or resume)
-    decoding = Decoding(decode, beams, temperature, top_p, seed)
-    chosen, chatting = layer_numbers(layers), chat_of(chat, system)
+    options = ExtractOptions(
+        batch_size=batch_size,
+        max_new_tokens=max_new_tokens,
+        traces_per_file=traces_per_file,
+        attention=kept,
+        edge_rule=edge_rule,
+        head_threshold=head_threshold,
+        template=template,
+        chat=chat,
+        system=system,
+        decode=decode,
+        beams=beams,
+        temperature=temperature,
+        top_p=top_p,
+        seed=seed,
+        answers_per_question=answers_per_question,
+        layers=layer_numbers(layers),
+        tokens=tokens,
+        file_format=file_format,
+        on_error=on_error,
+        journal=journal,
+        resume=resume,
+        overwrite=overwrite,
+    )
+    model_options = ModelOptions(
+        dtype=dtype,
+        device=device,
+        revision=revision,
+        device_map=device_map,
+        load_in=load_in,
+        trust_remote_code=trust_remote_code,
+    )
     for folder in (out, shards):
         if folder is not None:
             nearest_folder(folder)
     asked = load_questions(questions, limit)
     with ExitStack() as stack:
-        taker = None
+        sink = None
         if shards is not None:
             _require_references(asked, score_column)
-            taker = ShardSink(
+            sink = ShardSink(
                 shards,
                 out,
                 asked,
@@ -151,44 +180,12 @@ def command(
                 resume=resume,
                 overwrite=overwrite,
             )
-            stack.enter_context(taker)
-        language_model, tokenizer = load_model(
-            model,
-            dtype,
-            device,
-            revision=revision,
-            device_map=device_map,
-            load_in=load_in,
-            trust_remote_code=trust_remote_code,
-        )
-        report = extract(
-            language_model,
-            tokenizer,
-            asked,
-            out,
-            batch_size=batch_size,
-            max_new_tokens=max_new_tokens,
-            traces_per_file=traces_per_file,
-            attention=kept,
-            edge_rule=edge_rule,
-            head_threshold=head_threshold,
-            template=template,
-            chat=chatting,
-            decoding=decoding,
-            answers_per_question=answers_per_question,
-            layers=chosen,
-            tokens=tokens,
-            file_format=file_format,
-            on_error=on_error,
-            journal=journal,
-            resume=resume,
-            overwrite=overwrite,
-            taker=taker,
-            progress=bar,
-        )
-        if taker is not None:
-            taker.tidy()
-    index = None if taker is None else taker.index
+            stack.enter_context(sink)
+        language_model, tokenizer = load_model(model, model_options)
+        report = extract(language_model, tokenizer, asked, out, options, sink=sink, progress=bar)
+        if sink is not None:
+            sink.tidy()
+    index = None if sink is None else sink.index
     if as_json:
         _print_json(report, shards, index)
     else:
@@ -217,25 +214,12 @@ def pack_options(
     )
 
 
-def chat_of(chat: bool, system: str | None) -> Chat | None:
-    """Return what ``--chat`` and ``--system`` ask for; None: no chat.
-
-    Raises:
-        ValueError: A system without a chat.
-    """
-    from wdsbench.llm.asks import Chat
-
-    if system is not None and not chat:
-        raise ValueError("--system is of --chat; give both, or write it into --template")
-    return Chat(system) if chat else None
-
-
-def layer_numbers(text: str | None) -> list[int] | None:
+def layer_numbers(text: str | None) -> tuple[int, ...] | None:
     """Return the numbers of ``"0,15"``; None of None."""
     if text is None:
         return None
     try:
-        return [int(word) for word in words(text)]
+        return tuple(int(word) for word in words(text))
     except ValueError as error:
         raise ValueError(f"--layers {text!r} is no list of numbers; write 0,15") from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,29 +56,37 @@ def command(
     makes them sharper and says how long it takes. Free disk is compared with raw files and shards
     side by side.
     """
-    from wdsbench.cli.extract import chat_of, layer_numbers
+    from wdsbench.cli.extract import layer_numbers
     from wdsbench.llm import plan
     from wdsbench.llm.asks import make_asks
     from wdsbench.llm.named import load_questions
+    from wdsbench.llm.options import ModelOptions, PlanOptions
 
     kinds = all_words([attention])
     if not kinds:
         raise ValueError(f"--attention {attention!r} names nothing; none keeps nothing")
     kept: tuple[str, ...] = () if kinds == ["none"] else tuple(kinds)
-    for name, value in (("max_new_tokens", max_new_tokens), ("traces_per_file", traces_per_file)):
-        if value < 1:
-            raise ValueError(f"{name} is {value}; allowed are 1 and more.")
-    if answers_per_question < 1:
-        raise ValueError(f"answers_per_question is {answers_per_question}; allowed are 1 and more.")
-    if probe is not None and probe < 0:
-        raise ValueError(f"probe is {probe}; allowed are 0 (none) and more.")
-    chosen, chatting = layer_numbers(layers), chat_of(chat, system)
+    chosen = layer_numbers(layers)
+    options = PlanOptions(
+        max_new_tokens=max_new_tokens,
+        answers_per_question=answers_per_question,
+        template=template,
+        chat=chat,
+        system=system,
+        layers=chosen,
+        tokens=tokens,
+        attention=kept,
+        edge_rule=edge_rule,
+        head_threshold=head_threshold,
+        traces_per_file=traces_per_file,
+        probe=probe,
+    )
     free = plan.free_bytes(out)
     asked = load_questions(questions, limit)
     config, form, tokenizer = plan.load_form(model, revision)
     if chosen is not None and (not chosen or set(chosen) - set(range(form.layers))):
         raise ValueError(f"--layers {layers}: the model has layers 0 to {form.layers - 1}")
-    asks = make_asks(config, tokenizer, asked, template, max_new_tokens, chat=chatting)
+    asks = make_asks(config, tokenizer, asked, dataclasses.replace(options, answers_per_question=1))
     refused = [ask for ask in asks if ask.refusal is not None]
     asks = [ask for ask in asks if ask.refusal is None]
     if not asks:
@@ -94,32 +103,17 @@ def command(
         from wdsbench.llm.model import load_model
 
         measured = plan.probe(
-            *load_model(model, dtype, device, revision=revision),
+            *load_model(model, ModelOptions(dtype=dtype, device=device, revision=revision)),
             [ask.question for ask in asks],
             form,
+            options,
             probe,
-            attention=kept,
-            edge_rule=edge_rule,
-            head_threshold=head_threshold,
-            max_new_tokens=max_new_tokens,
-            template=template,
-            chat=chatting,
-            layers=chosen,
-            tokens=tokens,
         )
         rates = measured.rates
 
     def sizes(of: Sequence[str]) -> plan.Sizes:
-        each = plan.estimate(
-            form,
-            prompts,
-            of,
-            rates,
-            layers=None if chosen is None else len(chosen),
-            tokens=tokens,
-            edge_rule=edge_rule,
-            head_threshold=head_threshold,
-        )
+        kinds = dataclasses.replace(options, attention=tuple(of))
+        each = plan.estimate(form, prompts, kinds, rates)
         return each.scaled(answers_per_question)
 
     def needed(of: Sequence[str]) -> int:

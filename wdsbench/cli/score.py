@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from pathlib import Path
-from typing import Any
 
 import typer
 
@@ -55,29 +53,24 @@ def command(
     has several answers, a column trace says which, as pack and relabel read it.
     """
     from wdsbench.files import require_file_place
-    from wdsbench.llm.abstain import Abstentions
-    from wdsbench.llm.judge import Judge
     from wdsbench.llm.named import load_questions
-    from wdsbench.llm.score import ABSTENTION_SCORES, ScoreOptions, score_traces
+    from wdsbench.llm.options import ScoreOptions
+    from wdsbench.llm.score import score_traces
 
-    score = abstention_score if abstention_score in ABSTENTION_SCORES else _number(abstention_score)
-    # What is wrong here is said before models are loaded.
-    options = ScoreOptions({}, Abstentions(abstention), score, threshold)
+    options = ScoreOptions(
+        model=tuple(model),
+        model_label=model_label,
+        device=device,
+        abstention=tuple(abstention),
+        abstention_score=abstention_score,
+        threshold=threshold,
+    )
     require_file_place(out)
-    named = [_column_and_path(text) for text in model]
-    columns = [column for column, _ in named]
-    if len(set(columns)) < len(columns):
-        raise ValueError(
-            f"--model gives the columns {', '.join(columns)}; name each by --model COLUMN=PATH"
-        )
-    asked = load_questions(questions)
-    judges = {column: Judge(path, model_label, device) for column, path in named}
-    options = dataclasses.replace(options, judges=judges)
-    report = score_traces(traces, asked, out, progress=bar, options=options)
-    cut = {column: judge.cut for column, judge in judges.items() if judge.cut}
+    report = score_traces(traces, load_questions(questions), out, options, progress=bar)
+    cut = report.cut
     if as_json:
         means = {name: None if math.isnan(mean) else mean for name, mean in report.means.items()}
-        print_json({**dataclasses.asdict(report), "means": means, "cut": cut, **means})
+        print_json({**dataclasses.asdict(report), "means": means, **means})
         return
     _say(
         f"{report.scored} answers: exact match {report.exact_match:.3f},"
@@ -111,23 +104,3 @@ def _say(text: str) -> None:
 
 def _shown(value: float | None) -> str:
     return "  -  " if value is None else f"{value:5.2f}"
-
-
-def _number(text: str) -> Any:
-    """Return the number that ``text`` is, or the text, which the library refuses."""
-    try:
-        return float(text)
-    except ValueError:
-        return text
-
-
-def _column_and_path(text: str) -> tuple[str, str]:
-    """Return column and path of ``COLUMN=PATH``; without a column, one made of the folder's name.
-
-    A checkpoint with BLEURT in its name gives ``bleurt_score``, the column that pack looks for.
-    """
-    column, equals, path = text.partition("=")
-    if equals and re.fullmatch(r"\w+", column):
-        return column, path
-    name = Path(text).name.lower()
-    return "bleurt_score" if "bleurt" in name else re.sub(r"\W+", "_", name).strip("_"), text

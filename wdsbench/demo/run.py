@@ -25,6 +25,7 @@ from wdsbench.jobs.train import TrainJob, train
 from wdsbench.jobs.view import ViewJob, view
 from wdsbench.llm.extract import extract
 from wdsbench.llm.model import load_model
+from wdsbench.llm.options import ExtractOptions
 from wdsbench.llm.questions import read_questions
 from wdsbench.llm.score import score_traces
 from wdsbench.progress import Progress, no_progress
@@ -168,14 +169,13 @@ def _stages(
             tokenizer,
             questions,
             traces,
-            batch_size=64,
-            max_new_tokens=MAX_NEW_TOKENS,
+            ExtractOptions(batch_size=64, max_new_tokens=MAX_NEW_TOKENS, journal=False),
             progress=progress,
         )
         return f"{report.traces} answers, {report.tokens} tokens"
 
     def do_score() -> str:
-        report = score_traces(pattern, questions, scores, progress)
+        report = score_traces(pattern, questions, scores, progress=progress)
         return f"{report.scored} answers, {1 - report.exact_match:.1%} wrong"
 
     def do_pack() -> str:

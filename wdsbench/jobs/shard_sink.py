@@ -30,10 +30,10 @@ from wdsbench.traces.scores import SCORES_NAME
 
 
 class ShardSink:
-    """Takes the trace files of an extraction (``llm.work.FileTaker``); a context.
+    """Takes the trace files of an extraction (``llm.work.FileSink``); a context.
 
     Attributes:
-        place: The shards' folder as seen from that of the traces, so that both can be moved.
+        destination: The shards' folder as seen from that of the traces, so that both can be moved.
         index: Of the data set, once it is whole.
     """
 
@@ -64,7 +64,7 @@ class ShardSink:
                 extraction's; or this one's, whole, with a shard that is not, and trace files are
                 not to be kept.
         """
-        self.place = os.path.relpath(shards.resolve(), out.resolve())
+        self.destination = os.path.relpath(shards.resolve(), out.resolve())
         self.index: IndexFile | None = None
         self._shards, self._out, self._questions = shards, out, questions
         self._options, self._keep_raw = options, keep_raw
@@ -110,7 +110,7 @@ class ShardSink:
             overwrite=self._overwrite,
         )
 
-    def take(self, path: Path) -> list[Path]:
+    def on_file_written(self, path: Path) -> list[Path]:
         """Score and pack a file; return those that are spent.
 
         Raises:
@@ -150,7 +150,7 @@ class ShardSink:
 
     def _check_folder(self) -> None:
         """Raise ValueError where what the folder holds is not this extraction's to go on with."""
-        shards, ours = self._shards, self._journal.taker == self.place
+        shards, ours = self._shards, self._journal.destination == self.destination
         if (shards / INDEX_NAME).exists():
             # The last run may have died after it was written, before its raw files were removed.
             index = DatasetIndex.open(shards).file if self._resume and ours else None

@@ -116,6 +116,7 @@ def _checked(job: VerifyJob, shards: bool, progress: Progress) -> Checked:
 
 def _recomputed(job: VerifyJob, shards: bool, progress: Progress) -> RecomputeReport:
     from wdsbench.llm.model import load_model
+    from wdsbench.llm.options import ModelOptions
     from wdsbench.llm.recompute import recompute
     from wdsbench.llm.stored import pick_from_dataset, pick_from_raw
 
@@ -126,5 +127,5 @@ def _recomputed(job: VerifyJob, shards: bool, progress: Progress) -> RecomputeRe
     else:
         traces = pick_from_raw(list(job.sources), job.recompute, job.seed)
     layers = None if job.layers is None else list(job.layers)
-    model = load_model(job.model, job.dtype, job.device)
+    model = load_model(job.model, ModelOptions(dtype=job.dtype, device=job.device))
     return recompute(traces, *model, layers=layers, progress=progress)

@@ -4,26 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import xxhash
 
 from wdsbench.errors import ModelError, QuestionError
 from wdsbench.llm.model import quiet_transformers
+from wdsbench.llm.options import TEMPLATE_SLOT, TraceOptions
 from wdsbench.llm.questions import Question
-
-TEMPLATE_SLOT: Final = "{question}"
-
-
-@dataclass(frozen=True)
-class Chat:
-    """How an instruct model is asked: the prompt is the user's part of its chat template.
-
-    Attributes:
-        system: What the system says before; None: nothing.
-    """
-
-    system: str | None = None
 
 
 @dataclass(frozen=True)
@@ -63,43 +51,33 @@ class Batch:
 
 
 def make_asks(
-    config: Any,
-    tokenizer: Any,
-    questions: Sequence[Question],
-    template: str,
-    max_new_tokens: int,
-    answers_per_question: int = 1,
-    chat: Chat | None = None,
+    config: Any, tokenizer: Any, questions: Sequence[Question], options: TraceOptions
 ) -> list[Ask]:
-    """Return ``answers_per_question`` asks for each question, in their order.
+    """Return ``answers_per_question`` asks for each question, in the order of the questions.
 
     Args:
-        config: Of the model.
+        config: The model's configuration.
         tokenizer: Its tokenizer.
-        questions: What to ask.
-        template: The prompt, with ``{question}`` where the question goes.
-        max_new_tokens: Longest answer.
-        answers_per_question: Asks of each question.
-        chat: Put the prompt into the tokenizer's chat template; None: ask it as it is.
+        questions: Questions to ask.
+        options: Prompt template, chat and length of answers.
 
     Raises:
-        ValueError: ``template`` has no place for the question.
-        ModelError: The tokenizer has no chat template, or one that refuses what it is given.
+        ModelError: The tokenizer has no chat template, or its template refuses the prompt.
     """
-    if TEMPLATE_SLOT not in template:
-        raise ValueError(f"template {template!r} does not contain {TEMPLATE_SLOT}.")
-    texts = [template.replace(TEMPLATE_SLOT, question.question) for question in questions]
-    if chat is not None:
-        texts = [_in_chat(tokenizer, text, chat) for text in texts]
-    # A tokenizer warns of texts beyond the model's positions; those are refused below, by name.
+    texts = [options.template.replace(TEMPLATE_SLOT, question.question) for question in questions]
+    if options.chat:
+        texts = [_in_chat(tokenizer, text, options.system) for text in texts]
+    # The tokenizer warns of texts beyond the model's positions; they are refused by name below.
     with quiet_transformers():
         # A chat template writes the special tokens itself.
-        prompts: list[list[int]] = tokenizer(texts, add_special_tokens=chat is None)["input_ids"]
+        prompts: list[list[int]] = tokenizer(texts, add_special_tokens=not options.chat)[
+            "input_ids"
+        ]
     positions = getattr(config, "max_position_embeddings", None)
     asks: list[Ask] = []
     for question, prompt in zip(questions, prompts, strict=True):
-        refusal = _refusal(question, prompt, positions, max_new_tokens)
-        for trace_number in range(answers_per_question):
+        refusal = _refusal(question, prompt, positions, options.max_new_tokens)
+        for trace_number in range(options.answers_per_question):
             asks.append(Ask(len(asks), question, trace_number, prompt, refusal))
     return asks
 
@@ -129,7 +107,7 @@ def plan_batches(asks: Sequence[Ask], traces_per_file: int, batch_size: int) -> 
             number += 1
 
 
-def _in_chat(tokenizer: Any, text: str, chat: Chat) -> str:
+def _in_chat(tokenizer: Any, text: str, system: str | None) -> str:
     """Return the text of a chat up to where the model answers."""
     name = tokenizer.name_or_path or "the model"
     if not getattr(tokenizer, "chat_template", None):
@@ -138,13 +116,13 @@ def _in_chat(tokenizer: Any, text: str, chat: Chat) -> str:
             " was trained for chats."
         )
     messages = [{"role": "user", "content": text}]
-    if chat.system is not None:
-        messages.insert(0, {"role": "system", "content": chat.system})
+    if system is not None:
+        messages.insert(0, {"role": "system", "content": system})
     try:
         filled = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     except Exception as error:  # a template is a program of the model's, and may raise anything
         said = " ".join(str(error).split())[:300] or type(error).__name__
-        remedy = "without chat" if chat.system is None else "without system, or without chat"
+        remedy = "without chat" if system is None else "without system, or without chat"
         raise ModelError(
             f"the chat template of {name} refuses the prompt: {said}; ask {remedy}."
         ) from error

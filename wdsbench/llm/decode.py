@@ -9,7 +9,6 @@ differ by the rounding of the model's probabilities only.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -19,60 +18,11 @@ import torch
 import xxhash
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
-METHODS: Final = ("greedy", "beam", "sample")
+from wdsbench.llm.options import Decoding
 
 #: Padding may move logits by rounding: by less than this share of their spread.
 _PADDING_SHARE: Final = 0.1
 _LOOKS_PAST_PADDING: Final[WeakKeyDictionary[Any, bool]] = WeakKeyDictionary()
-
-
-@dataclass(frozen=True)
-class Decoding:
-    """How an answer is chosen.
-
-    Attributes:
-        method: ``greedy``, ``beam`` or ``sample``.
-        beams: Of ``beam``: sequences kept at every step; the best of them is the answer.
-        temperature: Of ``sample``: what the logits are divided by before the draw.
-        top_p: Of ``sample``: only the most likely tokens that together reach this probability.
-        seed: Of ``sample``.
-    """
-
-    method: str = "greedy"
-    beams: int = 5
-    temperature: float = 1.0
-    top_p: float = 1.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Check the values.
-
-        Raises:
-            ValueError: A value is out of range; what is allowed is named.
-        """
-        if self.method not in METHODS:
-            raise ValueError(f"decode is {self.method!r}; allowed are {', '.join(METHODS)}.")
-        if self.beams < 2:
-            raise ValueError(f"beams is {self.beams}; allowed are 2 and more (1 is greedy).")
-        if not 0.0 < self.temperature < float("inf"):
-            raise ValueError(
-                f"temperature is {self.temperature}; allowed are numbers above 0 (greedy is 0)."
-            )
-        if not 0.0 < self.top_p <= 1.0:
-            raise ValueError(f"top_p is {self.top_p}; allowed are numbers above 0 and up to 1.")
-
-    def settings(self) -> dict[str, Any]:
-        """Return what decides the answers, for a record of the run."""
-        if self.method == "beam":
-            return {"method": "beam", "beams": self.beams}
-        if self.method == "sample":
-            return {
-                "method": "sample",
-                "temperature": self.temperature,
-                "top_p": self.top_p,
-                "seed": self.seed,
-            }
-        return {"method": "greedy"}
 
 
 def generate(
@@ -94,11 +44,11 @@ def generate(
         names: Of ``sample``: (question id, trace number) of each prompt.
     """
     decoding = decoding or Decoding()
-    assert decoding.method != "sample" or len(names) == len(prompts)
+    assert decoding.decode != "sample" or len(names) == len(prompts)
     found: dict[int, tuple[list[int], bool, bool]] = {}
     for places in _batches(model, tokenizer, prompts):
         processors = LogitsProcessorList()
-        if decoding.method == "sample":
+        if decoding.decode == "sample":
             processors.append(_Draws(decoding, [names[place] for place in places]))
         batch = [prompts[place] for place in places]
         longest = max(map(len, batch))
@@ -109,7 +59,7 @@ def generate(
             longest,
             logits_processor=processors,
             max_new_tokens=max_new_tokens,
-            num_beams=decoding.beams if decoding.method == "beam" else 1,
+            num_beams=decoding.beams if decoding.decode == "beam" else 1,
         )
         rows = out[:, longest:].tolist()
         answers = map(partial(_ended, _end_tokens(model, tokenizer)), rows)

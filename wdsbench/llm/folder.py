@@ -25,14 +25,14 @@ def open_folder(
     *,
     resume: bool,
     overwrite: bool,
-    taker: str | None = None,
+    destination: str | None = None,
 ) -> JournalState:
     """Make ``folder`` ready and return what an earlier run in it had finished.
 
     Raises:
         ValueError: It holds an extraction, and neither ``resume`` nor ``overwrite`` says what to do
             with it; another process is writing it; or, to be resumed, one that was begun with
-            other settings, has lost a file, or has given files away to another ``taker``.
+            other settings, has lost a file, or has given files away to another ``destination``.
     """
     folder.mkdir(parents=True, exist_ok=True)
     earlier = sorted(folder.glob(BATCH_FILES))
@@ -48,10 +48,11 @@ def open_folder(
                 " another folder."
             )
         _require_same(folder, state.settings, settings)
-        if state.removed and state.taker != taker:
+        if state.removed and state.destination != destination:
             raise ValueError(
-                f"{len(state.removed)} trace files of {folder} went to {folder / str(state.taker)}"
-                " and were removed; resume with --shards there, or extract anew with overwrite."
+                f"{len(state.removed)} trace files of {folder} were packed into"
+                f" {folder / str(state.destination)} and removed; resume with --shards there, or"
+                " extract again with overwrite."
             )
         _require_files(folder, state, settings["file_format"])
     elif earlier:

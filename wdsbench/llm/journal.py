@@ -91,7 +91,7 @@ class JournalState:
         batches: Finished batches by number.
         files: Traces of every whole file, by its number.
         part_bytes: Length of each file's part, as far as it counts.
-        taker: Where whole files were taken (``FileTaker.place``); None: nowhere.
+        destination: Where the content of complete files goes (``FileSink.destination``).
         removed: Whole files that may be gone.
         size_bytes: Length of the journal, as far as its lines are whole.
     """
@@ -100,7 +100,7 @@ class JournalState:
     batches: dict[int, BatchRecord] = field(default_factory=dict)
     files: dict[int, int] = field(default_factory=dict)
     part_bytes: dict[int, int] = field(default_factory=dict)
-    taker: str | None = None
+    destination: str | None = None
     removed: set[int] = field(default_factory=set)
     size_bytes: int = 0
 
@@ -144,7 +144,7 @@ def _take(state: JournalState, line: dict[str, Any]) -> None:
         state.batches[record.batch] = record
         state.part_bytes[record.file] = line["part_bytes"]
     elif "taker" in line:
-        state.taker = line["taker"]
+        state.destination = line["taker"]
     elif "removed" in line:
         state.removed.update(line["removed"])
     else:
@@ -226,18 +226,18 @@ class Journal:
             self._part = None
         self._part_path(file).unlink(missing_ok=True)
 
-    def name_taker(self, place: str) -> None:
-        """Say where whole files are taken from now on."""
-        if self._state.taker != place:
-            self._write({"taker": place})
-            self._state.taker = place
+    def set_destination(self, destination: str) -> None:
+        """Record where the content of complete files goes from now on."""
+        if self._state.destination != destination:
+            self._write({"taker": destination})
+            self._state.destination = destination
 
-    def let_go(self, files: Sequence[int]) -> None:
-        """Say that whole files may be gone; when this returns, they may be removed."""
+    def record_removed(self, files: Sequence[int]) -> None:
+        """Record that complete files are about to be removed."""
         self._write({"removed": list(files)})
 
-    def drop_part(self, file: int) -> None:
-        """Remove the part of a whole file, which a death may have left."""
+    def remove_part(self, file: int) -> None:
+        """Remove the part of a complete file, which an interrupted run may have left."""
         self._part_path(file).unlink(missing_ok=True)
 
     def _part_path(self, file: int) -> Path:
@@ -253,7 +253,7 @@ class Journal:
         self._part_file = file
         sync_folder(self._folder)
 
-    def _open(self) -> None:
+    def _open(self) -> JsonLinesWriter:
         path = self._folder / JOURNAL_NAME
         lines = lock_journal(path)
         if read_journal(self._folder).size_bytes != self._state.size_bytes:
@@ -261,18 +261,19 @@ class Journal:
             raise ValueError(
                 f"{path} was written by another process since this one read it; go on with resume."
             )
-        self._lines = lines
-        self._lines.truncate(self._state.size_bytes)
+        lines.truncate(self._state.size_bytes)
         sync_folder(self._folder)
+        self._lines = lines
+        return lines
 
     def _write(self, line: Mapping[str, Any]) -> None:
-        if self._lines is None:
-            self._open()
-            assert self._lines is not None
+        lines = self._lines
+        if lines is None:
+            lines = self._open()
             if not self._state.size_bytes:  # only now: a run without a batch leaves no journal
                 header = {"journal": _FORMAT, "settings": self._settings}
-                self._lines.append(header, flush=False)
-        self._lines.append(line)
+                lines.append(header, flush=False)
+        lines.append(line)
 
 
 def lock_journal(path: Path) -> JsonLinesWriter:

@@ -17,16 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 from wdsbench.errors import ModelError
-
-DTYPES: Final = {
-    "float32": torch.float32,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-}
-
-
-#: How weights may be quantised on loading; both need bitsandbytes.
-LOAD_IN: Final = ("8bit", "4bit")
+from wdsbench.llm.options import ModelOptions
 
 #: What transformers says of a model of another kind, such as an encoder with a decoder.
 _OTHER_KIND: Final = re.compile(r"Unrecognized configuration class <class '(?:\w+\.)*(\w+)'>")
@@ -36,16 +27,7 @@ _CAST_LOGGER: Final = "bitsandbytes.autograd._functions"
 _NOT_THE_MODEL: Final = ("_name_or_path", "transformers_version")
 
 
-def load_model(
-    path: str | Path,
-    dtype: str = "float32",
-    device: str | torch.device | None = None,
-    *,
-    revision: str | None = None,
-    device_map: str | None = None,
-    load_in: str | None = None,
-    trust_remote_code: bool = False,
-) -> tuple[Any, Any]:
+def load_model(path: str | Path, options: ModelOptions | None = None) -> tuple[Any, Any]:
     """Return (model, tokenizer), the model in evaluation mode on its device.
 
     Attention is ``eager``, the only implementation that returns its weights. The tokenizer pads on
@@ -54,44 +36,42 @@ def load_model(
 
     Args:
         path: A folder in the transformers format, or a model's name on its hub.
-        dtype: ``float32``, ``float16`` or ``bfloat16``; of a quantised model, what it computes in.
-        device: As torch names it; None: the CPU, or where ``device_map`` says.
-        revision: Branch, tag or commit on the hub; None: the newest.
-        device_map: How layers are spread over devices (``auto``, ``balanced``, ``sequential``);
-            needs accelerate.
-        load_in: Weights quantised to ``8bit`` (computes in float16) or ``4bit``; needs
-            bitsandbytes.
-        trust_remote_code: Whether code that comes with the model may run. It can do all that you
-            can do; it is never run unless this is True.
+        options: See :class:`ModelOptions`. ``dtype`` is the dtype of the computation if the model
+            is quantised (8bit always computes in float16). Remote code runs with the rights of this
+            process, and only with ``trust_remote_code``.
 
     Raises:
-        ValueError: An argument is not one that exists, or ``device`` comes beside ``device_map``.
+        ValueError: The device does not exist.
         ModelError: There is no such model, it is damaged, lacks weights, needs code of its own, has
-            no end-of-sequence token, or a package that is needed is not installed.
+            no end-of-sequence token, or a required package is not installed.
     """
-    place = _checked_place(dtype, device, device_map, load_in)
+    options = options or ModelOptions()
+    place = checked_device(options.device or "cpu")
+    dtype = getattr(torch, options.dtype)
     source = str(path)
     require_source(source)
-    options: dict[str, Any] = {"revision": revision} if revision is not None else {}
-    if device_map is not None:
-        _require_packages(f"device_map {device_map}", "accelerate")
-        options["device_map"] = device_map
-    if load_in is not None:
-        _require_packages(f"load_in {load_in}", "bitsandbytes", "accelerate")
-        options["quantization_config"] = _quantisation(load_in, DTYPES[dtype])
-        options.setdefault("device_map", {"": str(place)})
+    extra: dict[str, Any] = {} if options.revision is None else {"revision": options.revision}
+    if options.device_map is not None:
+        _require_packages(f"device_map {options.device_map}", "accelerate")
+        extra["device_map"] = options.device_map
+    if options.load_in is not None:
+        _require_packages(f"load_in {options.load_in}", "bitsandbytes", "accelerate")
+        extra["quantization_config"] = _quantisation(options.load_in, dtype)
+        extra.setdefault("device_map", {"": str(place)})
     try:
         with quiet_transformers():
             tokenizer = AutoTokenizer.from_pretrained(
-                source, trust_remote_code=trust_remote_code, revision=revision or "main"
+                source,
+                trust_remote_code=options.trust_remote_code,
+                revision=options.revision or "main",
             )
             found: Any = AutoModelForCausalLM.from_pretrained(
                 source,
-                dtype=DTYPES[dtype],
+                dtype=dtype,
                 attn_implementation="eager",
-                trust_remote_code=trust_remote_code,
+                trust_remote_code=options.trust_remote_code,
                 output_loading_info=True,
-                **options,
+                **extra,
             )
             model, loaded = found
     except Exception as error:  # transformers raises a dozen types for a damaged folder
@@ -113,7 +93,7 @@ def load_model(
         tokenizer.pad_token = tokenizer.eos_token
     model.train(False)
     # What accelerate has placed stays there; quantised weights cannot be moved.
-    return (model if "device_map" in options else model.to(place)), tokenizer
+    return (model if "device_map" in extra else model.to(place)), tokenizer
 
 
 def require_source(source: str) -> None:
@@ -160,18 +140,6 @@ def model_fingerprint(model: Any) -> str:
         values = parameter.detach().reshape(-1)[:_SAMPLED_VALUES].float().cpu().contiguous()
         digest.update(values.numpy().tobytes())
     return digest.hexdigest()
-
-
-def _checked_place(
-    dtype: str, device: str | torch.device | None, device_map: str | None, load_in: str | None
-) -> torch.device:
-    if dtype not in DTYPES:
-        raise ValueError(f"dtype is {dtype!r}; allowed are {', '.join(DTYPES)}.")
-    if load_in is not None and load_in not in LOAD_IN:
-        raise ValueError(f"load_in is {load_in!r}; allowed are {', '.join(LOAD_IN)}.")
-    if device is not None and device_map is not None:
-        raise ValueError(f"device is {device!r} and device_map {device_map!r}; give one of them.")
-    return checked_device(device or "cpu")
 
 
 def checked_device(device: str | torch.device) -> torch.device:

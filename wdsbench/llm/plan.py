@@ -19,7 +19,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,16 +31,10 @@ from wdsbench.errors import ModelError
 from wdsbench.files import nearest_folder
 from wdsbench.llm.extract import extract
 from wdsbench.llm.model import quiet_transformers, require_source
+from wdsbench.llm.options import ExtractOptions, TraceOptions
 from wdsbench.llm.questions import Question
-from wdsbench.llm.states import TOKENS
 from wdsbench.shards.format.tar import BLOCK_BYTES
-from wdsbench.traces.attention import (
-    ATTENTION_KINDS,
-    EDGE_RULE,
-    HEAD_THRESHOLD,
-    AttentionRules,
-    EdgeRule,
-)
+from wdsbench.traces.attention import ATTENTION_KINDS, EdgeRule
 from wdsbench.traces.files import open_raw
 from wdsbench.traces.unpickle import load_pickle
 from wdsbench.traces.write import write_traces
@@ -170,39 +164,20 @@ def load_form(path: str | Path, revision: str | None = None) -> tuple[Any, Form,
     return config, Form(*values), tokenizer
 
 
-def estimate(
-    form: Form,
-    prompts: NDArray[np.int64],
-    kinds: Sequence[str],
-    rates: Rates,
-    *,
-    layers: int | None = None,
-    tokens: str = "all",
-    edge_rule: str = EDGE_RULE,
-    head_threshold: float = HEAD_THRESHOLD,
-) -> Sizes:
+def estimate(form: Form, prompts: NDArray[np.int64], options: TraceOptions, rates: Rates) -> Sizes:
     """Return the bytes of one trace for each of ``prompts``.
 
     Args:
-        form: Of the model.
+        form: Sizes of the model.
         prompts: Tokens of each prompt.
-        kinds: What is kept of attention.
+        options: What is kept of states and attention.
         rates: Assumed, or measured by a probe.
-        layers: How many layers are kept; None: all.
-        tokens: Of which tokens states are kept: ``all``, ``answer`` or ``last``.
-        edge_rule: As extraction takes it.
-        head_threshold: As extraction takes it.
-
-    Raises:
-        ValueError: A word that extraction does not know.
     """
-    if tokens not in TOKENS:
-        raise ValueError(f"tokens is {tokens!r}; allowed are {', '.join(TOKENS)}.")
-    AttentionRules(tuple(kinds), edge_rule, head_threshold)
-    form = replace(form, layers=form.layers if layers is None else layers)
+    kinds = options.attention
+    form = replace(form, layers=form.layers if options.layers is None else len(options.layers))
     lengths: NDArray[np.float64] = prompts.astype(np.float64) + rates.answer_tokens
-    states = _states(tokens, lengths, np.full_like(lengths, rates.answer_tokens))
-    parts = _parts(form, lengths, states, rates, edge_rule, head_threshold)
+    states = _states(options.tokens, lengths, np.full_like(lengths, rates.answer_tokens))
+    parts = _parts(form, lengths, states, rates, options)
     kept = {name: parts[name] for name in ("hidden", *kinds)}
     rest = _RAW_TRACE_BYTES + _RAW_TOKEN_BYTES * lengths
     raw = sum(float(value.sum()) * rates.gzip[name] for name, value in kept.items())
@@ -226,17 +201,16 @@ def _parts(
     lengths: NDArray[np.float64],
     states: NDArray[np.float64],
     rates: Rates,
-    edge_rule: str,
-    head_threshold: float,
+    options: TraceOptions,
 ) -> dict[str, NDArray[np.float64]]:
     """Return the bytes of each part of each raw trace, before compression."""
     index = np.where(lengths <= 2**8, 1, np.where(lengths <= 2**16, 2, 4))
     maps = form.layers * form.heads
     edge = 2 * index + _HALF_BYTES
-    edges = _edges(lengths, EdgeRule.parse(edge_rule), rates)
+    edges = _edges(lengths, EdgeRule.parse(options.edge_rule), rates)
     per_row = rates.head_edges_per_row
-    if head_threshold > 0:
-        per_row = min(per_row, 1 / head_threshold)  # a row sums to one
+    if options.head_threshold > 0:
+        per_row = min(per_row, 1 / options.head_threshold)  # a row sums to one
     return {
         "hidden": _HALF_BYTES * form.layers * states * form.features,
         "full": _HALF_BYTES * maps * lengths**2,
@@ -297,38 +271,42 @@ def probe(
     tokenizer: Any,
     questions: Sequence[Question],
     form: Form,
+    options: TraceOptions,
     count: int,
-    **settings: Any,
 ) -> Probe:
-    """Extract ``count`` of the questions, evenly spread, and return what they say.
+    """Extract ``count`` of the questions, evenly spread, and return the measurements.
 
     Args:
-        model: As extraction takes it.
-        tokenizer: As extraction takes it.
-        questions: All that will be asked; what cannot be (``asks.Ask.refusal``) is not among them.
-        form: Of the model.
-        count: How many are asked now, at once.
-        settings: Those of extraction: ``attention``, ``template``, ``max_new_tokens``, ...
+        model: A causal model, as :func:`extract` takes it.
+        tokenizer: Its tokenizer.
+        questions: All questions; none is refused (``asks.Ask.refusal``).
+        form: Sizes of the model.
+        options: What is asked and kept; each question is asked once.
+        count: Questions to ask, in one batch.
     """
     places = np.unique(np.linspace(0, len(questions) - 1, min(count, len(questions))).round())
     asked = [questions[int(place)] for place in places]
+    shared = {one.name: getattr(options, one.name) for one in fields(TraceOptions)}
+    settings = ExtractOptions(
+        **{**shared, "answers_per_question": 1, "traces_per_file": len(asked)},
+        batch_size=len(asked),
+        journal=False,
+    )
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        extract(model, tokenizer, asked[:1], folder / "warm", batch_size=1, **settings)
+        extract(model, tokenizer, asked[:1], folder / "warm", settings)
         started = time.perf_counter()
-        report = extract(
-            model, tokenizer, asked, folder / "probe", batch_size=len(asked), **settings
-        )
+        report = extract(model, tokenizer, asked, folder / "probe", settings)
         seconds = (time.perf_counter() - started) / report.traces
         with open_raw(report.files[0]) as stream:
             raws = load_pickle(stream)
         assert isinstance(raws, list)
-        rates = _measured(raws, form, settings, folder / "part.pkl.gz")
+        rates = _measured(raws, form, options, folder / "part.pkl.gz")
     return Probe(report.traces, seconds, rates, report.wide_traces)
 
 
 def _measured(
-    raws: Sequence[Mapping[str, Any]], form: Form, settings: Mapping[str, Any], scratch: Path
+    raws: Sequence[Mapping[str, Any]], form: Form, options: TraceOptions, scratch: Path
 ) -> Rates:
     """Return the rates that raw traces show."""
     lengths = np.array([len(raw["tokens"]) for raw in raws], np.float64)
@@ -337,9 +315,7 @@ def _measured(
     layers = len(raws[0]["hidden_states"])
     form = replace(form, layers=layers)
     rows = float(lengths.sum()) * layers
-    kinds = tuple(settings.get("attention", ("full",)))
-    edge_rule = settings.get("edge_rule", EDGE_RULE)
-    threshold = settings.get("head_threshold", HEAD_THRESHOLD)
+    kinds = options.attention
     reduced = [raw.get("reduced_attention", {}) for raw in raws]
     if "edges" in kinds:
         found = sum(one["edges_weight"].size for one in reduced)
@@ -347,8 +323,8 @@ def _measured(
     if "heads" in kinds:
         found = sum(one["heads_weight"].size for one in reduced)
         rates = replace(rates, head_edges_per_row=found / rows / form.heads)
-    states = _states(settings.get("tokens", "all"), lengths, answers)
-    parts = _parts(form, lengths, states, rates, edge_rule, threshold)
+    states = _states(options.tokens, lengths, answers)
+    parts = _parts(form, lengths, states, rates, options)
     gzip = dict(rates.gzip)
     pieces: dict[str, list[dict[str, Any]]] = {
         "hidden": [{"hidden_states": raw["hidden_states"]} for raw in raws],

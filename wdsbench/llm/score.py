@@ -12,11 +12,12 @@ for a score only where it is asked for by name.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 import xxhash
@@ -26,12 +27,16 @@ from wdsbench.files import require_file_place, write_whole
 from wdsbench.llm.abstain import Abstentions
 from wdsbench.llm.agreement import Agreement, agreements
 from wdsbench.llm.measures import MEASURES, exact_match, normalise_answer, rouge_l, token_f1
+from wdsbench.llm.options import ScoreOptions
 from wdsbench.llm.questions import Question
 from wdsbench.progress import Progress, no_progress
 from wdsbench.records import Trace
 from wdsbench.traces.files import expand_patterns
 from wdsbench.traces.read import read_traces
 from wdsbench.traces.scores import ABSTAINED_COLUMN, ID_COLUMN, TRACE_COLUMN, scores_csv
+
+if TYPE_CHECKING:
+    from wdsbench.llm.judge import Judge
 
 __all__ = (
     "ScoreOptions",
@@ -43,13 +48,17 @@ __all__ = (
     "token_f1",
 )
 
-#: What may become of an abstention's scores, a number apart.
-ABSTENTION_SCORES: Final = ("keep", "none")
 _NAMED_IDS: Final = 5  # an error names this many ids
 
 
 class Scorer(Protocol):
-    """Scores answers against their references (``judge.Judge``)."""
+    """Scores answers against their references (``judge.Judge``).
+
+    Attributes:
+        cut: Number of pairs that were too long and were cut.
+    """
+
+    cut: int
 
     def score(
         self,
@@ -57,43 +66,6 @@ class Scorer(Protocol):
         references: Sequence[Sequence[str]],
         progress: Progress = no_progress,
     ) -> list[float]: ...
-
-
-@dataclass(frozen=True)
-class ScoreOptions:
-    """Settings of scoring.
-
-    Attributes:
-        judges: Models that score too, by the names of their columns.
-        abstentions: What counts as one.
-        abstention_score: What the scores of an abstention become: ``keep`` (as measured), ``none``
-            (an empty cell: a trace without a score) or a number.
-        threshold: A score below it means hallucinated; for agreement only.
-    """
-
-    judges: Mapping[str, Scorer] = field(default_factory=dict)
-    abstentions: Abstentions = field(default_factory=Abstentions)
-    abstention_score: str | float = "keep"
-    threshold: float = 0.5
-
-    def __post_init__(self) -> None:
-        """Check the names.
-
-        Raises:
-            ValueError: A judge's name is taken or no column's name, the threshold is no finite
-                number, or the abstention score is no word and no finite number.
-        """
-        for name in self.judges:
-            if name in (*MEASURES, ID_COLUMN, TRACE_COLUMN, ABSTAINED_COLUMN) or not name.strip():
-                raise ValueError(f"model name {name!r} is taken or empty; choose another.")
-        if not np.isfinite(self.threshold):
-            raise ValueError(f"threshold is {self.threshold}; allowed are finite numbers.")
-        score = self.abstention_score
-        if score not in ABSTENTION_SCORES and (isinstance(score, str) or not np.isfinite(score)):
-            raise ValueError(
-                f"abstention_score is {score!r}; allowed are {', '.join(ABSTENTION_SCORES)} and"
-                " numbers."
-            )
 
 
 @dataclass(frozen=True)
@@ -107,7 +79,8 @@ class ScoreReport:
         abstained: Of the scored, those that gave no answer.
         means: Mean of every measure over its cells that are not empty.
         agreement: Of every two measures, over the answers that are no abstentions.
-        several: Whether the CSV has a column ``trace``.
+        several: True if the CSV has a column ``trace``.
+        cut: By judge: pairs of reference and answer that were too long for it and were cut.
     """
 
     scored: int
@@ -117,6 +90,7 @@ class ScoreReport:
     means: dict[str, float]
     agreement: list[Agreement]
     several: bool
+    cut: dict[str, int] = field(default_factory=dict)
 
     @property
     def exact_match(self) -> float:
@@ -141,8 +115,10 @@ def score_traces(
     patterns: Sequence[str | Path],
     questions: Sequence[Question],
     out_csv: Path,
-    progress: Progress = no_progress,
     options: ScoreOptions | None = None,
+    *,
+    judges: Mapping[str, Scorer] | None = None,
+    progress: Progress = no_progress,
 ) -> ScoreReport:
     """Score the answers in raw trace files and write them as a CSV.
 
@@ -153,17 +129,24 @@ def score_traces(
         patterns: Raw trace files (module ``traces.files``).
         questions: Questions with their references.
         out_csv: The score file; its folder is made if missing.
+        options: See :class:`ScoreOptions`; its models are not loaded here.
+        judges: Models that score, by the names of their columns; None: those of
+            ``options.model`` are loaded.
         progress: Wraps the files.
-        options: See :class:`ScoreOptions`.
 
     Raises:
-        ValueError: ``out_csv`` is a folder, or its folder cannot be one.
+        ValueError: ``out_csv`` is a folder, its folder cannot be created, or two columns have the
+            same name.
         TraceError: A trace file or a trace cannot be used.
         ScoreError: A trace's question has no reference, two traces are the same answer, or no trace
             has a question at all. Nothing is written then.
     """
     options = options or ScoreOptions()
+    abstentions = Abstentions(options.abstention)
     require_file_place(out_csv)
+    if judges is None:
+        judges = load_judges(options)
+    _check_columns(judges)
     asked = {question.question_id: question for question in questions}
     paths = expand_patterns(patterns)
     found = _read_answers(progress(paths, len(paths), "scoring"), asked)
@@ -173,11 +156,11 @@ def score_traces(
         name: np.array([measure(*pair) for pair in zip(texts, references, strict=True)], np.float64)
         for name, measure in MEASURES.items()
     }
-    for name, judge in options.judges.items():
+    for name, judge in judges.items():
         columns[name] = np.array(judge.score(texts, references, progress), np.float64)
         if not np.isfinite(columns[name]).all():
             raise ScoreError(f"model {name} gives NaN or an infinity; use another model.")
-    abstained = np.array([text in options.abstentions for text in texts], bool)
+    abstained = np.array([text in abstentions for text in texts], bool)
     answered = {name: values[~abstained] for name, values in columns.items()}
     agreement = agreements(answered, options.threshold)
     if options.abstention_score != "keep":
@@ -194,7 +177,46 @@ def score_traces(
         means={name: _mean(values) for name, values in columns.items()},
         agreement=agreement,
         several=several,
+        cut={name: judge.cut for name, judge in judges.items() if judge.cut},
     )
+
+
+def load_judges(options: ScoreOptions) -> dict[str, Judge]:
+    """Load the models of ``options.model``; return them by the names of their columns.
+
+    Raises:
+        ValueError: Two columns have the same name.
+        ModelError: A model cannot be loaded.
+    """
+    named = [_column_and_path(text) for text in options.model]
+    columns = [column for column, _ in named]
+    if len(set(columns)) < len(columns):
+        raise ValueError(
+            f"--model gives the columns {', '.join(columns)}; name each by --model COLUMN=PATH"
+        )
+    if not named:
+        return {}
+    from wdsbench.llm.judge import Judge
+
+    return {column: Judge(path, options.model_label, options.device) for column, path in named}
+
+
+def _column_and_path(text: str) -> tuple[str, str]:
+    """Return column and path of ``COLUMN=PATH``; the default column is made of the folder's name.
+
+    A checkpoint with BLEURT in its name gives ``bleurt_score``, the default column of packing.
+    """
+    column, equals, path = text.partition("=")
+    if equals and re.fullmatch(r"\w+", column):
+        return column, path
+    name = Path(text).name.lower()
+    return "bleurt_score" if "bleurt" in name else re.sub(r"\W+", "_", name).strip("_"), text
+
+
+def _check_columns(names: Iterable[str]) -> None:
+    for name in names:
+        if name in (*MEASURES, ID_COLUMN, TRACE_COLUMN, ABSTAINED_COLUMN) or not name.strip():
+            raise ValueError(f"model name {name!r} is empty or reserved; choose another.")
 
 
 @dataclass

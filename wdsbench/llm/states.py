@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,9 +15,6 @@ from wdsbench.errors import ModelError
 from wdsbench.llm.attention import BatchMaps, RefusedTraceError
 from wdsbench.llm.questions import Question
 from wdsbench.traces.attention import AttentionRules
-
-#: Of which tokens states are kept: always of the last t of T.
-TOKENS: Final = ("all", "answer", "last")
 
 
 @dataclass(frozen=True)

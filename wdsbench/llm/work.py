@@ -13,7 +13,7 @@ import torch
 
 from wdsbench.errors import ModelError
 from wdsbench.llm.asks import Ask, Batch
-from wdsbench.llm.decode import Decoding, generate
+from wdsbench.llm.decode import generate
 from wdsbench.llm.journal import (
     BatchRecord,
     Failure,
@@ -22,136 +22,161 @@ from wdsbench.llm.journal import (
     batch_file,
     write_failures,
 )
+from wdsbench.llm.options import ExtractOptions
 from wdsbench.llm.states import Answered, StateReader
 from wdsbench.progress import Progress
 from wdsbench.traces.write import write_traces
 
 _ONE_THREAD_PARAMETERS: Final = 20_000_000
-#: When so many traces have failed and none has come, the model is at fault, not the questions.
-_HOPELESS: Final = 64
+#: After this many failures and no trace the model is at fault, not the questions.
+_MAX_FAILURES: Final = 64
 _COUNTS: Final = ("tokens", "empty", "unfinished", "wide")
 
 
 @dataclass(frozen=True)
 class Job:
-    """What stays the same from batch to batch.
+    """Model, tokenizer and options of an extraction.
 
     Attributes:
         model: The model.
         tokenizer: Its tokenizer.
         reader: The second pass.
-        decoding: How answers are chosen.
-        max_new_tokens: Longest answer.
-        numbered: Whether traces say their number.
-        record_failures: Whether a trace that fails leaves the others alone.
+        options: Options of the extraction.
     """
 
     model: Any
     tokenizer: Any
     reader: StateReader
-    decoding: Decoding
-    max_new_tokens: int
-    numbered: bool
-    record_failures: bool
+    options: ExtractOptions
+
+    @property
+    def records_failures(self) -> bool:
+        """True if a failed trace leaves the others alone."""
+        return self.options.on_error == "record"
 
 
-class FileTaker(Protocol):
-    """Takes trace files as soon as they are whole, in their order.
+class FileSink(Protocol):
+    """Processes trace files as soon as they are complete, in their order.
 
     Attributes:
-        place: Where they go; a run that goes on must give them to the same place once files were
-            removed.
+        destination: Where the content of the files goes. Once files were removed, the extraction
+            can be resumed with the same destination only.
     """
 
-    place: str
+    destination: str
 
     def begin(self) -> None:
-        """Be ready: the extraction's own folder and settings are found right."""
+        """Prepare; called once the folder and the settings of the extraction are valid."""
 
-    def take(self, path: Path) -> Sequence[Path]:
-        """Take a file, which an earlier run may have given already, and which may then be gone.
+    def on_file_written(self, path: Path) -> Sequence[Path]:
+        """Process a complete file. A resumed run calls this for earlier files too, some of which
+        may have been removed.
 
         Returns:
-            Files, of this and earlier calls, that are not needed any more: they are removed.
+            Files of this and earlier calls that may be removed.
         """
 
     def finish(self) -> Sequence[Path]:
-        """Know that all have come; returns as ``take`` does."""
+        """Finish after the last file; return the files that may be removed."""
 
 
 @dataclass
 class Run:
-    """What has come so far.
+    """Progress of an extraction.
 
     Attributes:
-        out_dir: Where files go.
+        out_dir: Folder of the trace files.
         file_format: End of their names.
-        failures: Of prompts at first, then of batches too.
-        refused: How many were refused before the model saw them.
+        failures: Failures so far: refused prompts first, then those of the batches.
+        refused: Number of refused prompts.
+        sink: Receives complete files.
+        journal: Journal of the run.
         counts: Sums over traces.
-        taker: Takes whole files.
-        numbers: Of the files that were written, in their order.
-        removed: Of them, those that were given away.
-        traces: Finished.
-        resumed: Of them, those of an earlier run.
+        numbers: Numbers of the files written, in their order.
+        removed: Numbers of the files removed.
+        traces: Number of traces.
+        resumed: Number of traces of an earlier run.
     """
 
     out_dir: Path
     file_format: str
     failures: list[Failure]
     refused: int
+    sink: FileSink | None = None
+    journal: Journal | None = None
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_COUNTS, 0))
-    taker: FileTaker | None = None
     numbers: list[int] = field(default_factory=list)
     removed: set[int] = field(default_factory=set)
     traces: int = 0
     resumed: int = 0
 
-    def take(self, record: BatchRecord) -> None:
-        """Count a finished batch."""
-        self.traces += len(record.traces)
-        self.failures += record.failed
-        for name in _COUNTS:
-            self.counts[name] += record.counts[name]
-
     @property
     def files(self) -> list[Path]:
-        """The files that are there, in their order."""
+        """Existing files, in their order."""
         return [self.path_of(number) for number in self.numbers if number not in self.removed]
 
     def path_of(self, number: int) -> Path:
         """Return the path of a trace file."""
         return self.out_dir / batch_file(number, self.file_format)
 
-    def close_file(self, number: int, traces: dict[int, dict[str, Any]]) -> None:
-        """Write a file that has all its traces; none: no file."""
+    def add(self, record: BatchRecord) -> None:
+        """Count a finished batch."""
+        self.traces += len(record.traces)
+        self.failures += record.failed
+        for name in _COUNTS:
+            self.counts[name] += record.counts[name]
+
+    def restore(self, batches: Sequence[Batch], state: JournalState) -> list[Batch]:
+        """Restore the progress of an earlier run; return the batches that remain to be done."""
+        for batch in batches:
+            record = state.batches.get(batch.number)
+            if record is not None:
+                self.add(record)
+        self.resumed = self.traces
+        self.numbers += [number for number in sorted(state.files) if state.files[number]]
+        self.removed |= {n for n in state.removed if not self.path_of(n).exists()}
+        if self.journal is not None:
+            for number in state.files:
+                self.journal.remove_part(number)
+        return [
+            batch
+            for batch in batches
+            if batch.number not in state.batches
+            # The earlier run may have died between the last batch of a file and the file.
+            or (batch.closes_file and batch.file not in state.files)
+        ]
+
+    def write_file(self, number: int, traces: dict[int, dict[str, Any]]) -> None:
+        """Write a complete file, unless it has no traces."""
         if traces:
             write_traces(self.path_of(number), [traces[place] for place in sorted(traces)])
             self.numbers.append(number)
         write_failures(self.out_dir, self.failures)
+        if self.journal is not None:
+            self.journal.close_file(number, len(traces))
 
-    def hand_over(self, number: int, journal: Journal | None) -> None:
-        """Give a whole file to the taker, if there is one, and remove what is not needed then."""
-        if self.taker is None:
+    def pass_on(self, number: int) -> None:
+        """Pass a complete file to the sink, if any, and remove files it no longer needs."""
+        if self.sink is None:
             return
-        if journal is not None:
-            journal.name_taker(self.taker.place)
-        self.remove(self.taker.take(self.path_of(number)), journal)
+        if self.journal is not None:
+            self.journal.set_destination(self.sink.destination)
+        self.remove(self.sink.on_file_written(self.path_of(number)))
 
-    def remove(self, paths: Sequence[Path], journal: Journal | None) -> None:
-        """Remove files of this run, of which the journal knows before."""
-        given = set(paths)
-        numbers = [number for number in self.numbers if self.path_of(number) in given]
-        if numbers and journal is not None:
-            journal.let_go(numbers)
+    def remove(self, paths: Sequence[Path]) -> None:
+        """Remove files of this run, after recording it in the journal."""
+        removable = set(paths)
+        numbers = [number for number in self.numbers if self.path_of(number) in removable]
+        if numbers and self.journal is not None:
+            self.journal.record_removed(numbers)
         for number in numbers:
             self.path_of(number).unlink(missing_ok=True)
         self.removed.update(numbers)
 
-    def require_hope(self) -> None:
-        """Raise ModelError where nothing but failures has come for long."""
+    def check_failures(self) -> None:
+        """Raise ModelError if the run has many failures and no trace."""
         tried = len(self.failures) - self.refused
-        if not self.traces and tried >= _HOPELESS:
+        if not self.traces and tried >= _MAX_FAILURES:
             raise ModelError(
                 f"the first {tried} questions all failed; the last of them:"
                 f" {self.failures[-1].reason}"
@@ -159,58 +184,33 @@ class Run:
 
 
 def run_batches(
-    job: Job,
-    run: Run,
-    batches: Sequence[Batch],
-    state: JournalState,
-    journal: Journal | None,
-    progress: Progress,
+    job: Job, run: Run, batches: Sequence[Batch], state: JournalState, progress: Progress
 ) -> None:
-    """Do the batches that are not done, and write every file that has all its traces; give each to
-    the taker.
-    """
-    for batch in batches:
-        record = state.batches.get(batch.number)
-        if record is not None:
-            run.take(record)
-    run.resumed = run.traces
-    whole = [number for number in sorted(state.files) if state.files[number]]
-    run.numbers += whole
-    run.removed |= {n for n in state.removed if not run.path_of(n).exists()}
-    if journal is not None:
-        for number in state.files:
-            journal.drop_part(number)
-    if run.taker is not None and whole:
-        for number in progress(whole, len(whole), "packing what was extracted"):
-            run.hand_over(number, journal)
-    to_do = [
-        batch
-        for batch in batches
-        if batch.number not in state.batches
-        # Death may have come between the last batch of a file and the file.
-        or (batch.closes_file and batch.file not in state.files)
-    ]
-    traces: dict[int, dict[str, Any]] = {}  # of the file that is being filled, by place
-    filling = 0
-    for batch in progress(to_do, len(to_do), "extracting"):
-        if batch.file != filling:
-            filling = batch.file
-            traces = journal.finished_traces(filling) if journal is not None else {}
+    """Process the remaining batches, write every complete file and pass it to the sink."""
+    remaining = run.restore(batches, state)
+    if run.sink is not None and run.numbers:
+        earlier = list(run.numbers)
+        for number in progress(earlier, len(earlier), "packing what was extracted"):
+            run.pass_on(number)
+    traces: dict[int, dict[str, Any]] = {}  # of the current file, by place
+    current = 0
+    for batch in progress(remaining, len(remaining), "extracting"):
+        if batch.file != current:
+            current = batch.file
+            traces = {} if run.journal is None else run.journal.finished_traces(current)
         if batch.number not in state.batches:
             record, own = _answer(job, batch)
-            run.take(record)
+            run.add(record)
             traces.update(zip((place for place, _, _ in record.traces), own, strict=True))
-            if journal is not None:
-                journal.add_batch(record, own)
-            run.require_hope()
+            if run.journal is not None:
+                run.journal.add_batch(record, own)
+            run.check_failures()
         if batch.closes_file:
-            run.close_file(batch.file, traces)
-            if journal is not None:
-                journal.close_file(batch.file, len(traces))
+            run.write_file(batch.file, traces)
             written = bool(traces)
-            traces = {}  # of a taker's memory this file is no part
+            traces = {}  # free the memory before the sink runs
             if written:
-                run.hand_over(batch.file, journal)
+                run.pass_on(batch.file)
 
 
 def _answer(job: Job, batch: Batch) -> tuple[BatchRecord, list[dict[str, Any]]]:
@@ -219,7 +219,7 @@ def _answer(job: Job, batch: Batch) -> tuple[BatchRecord, list[dict[str, Any]]]:
     record = BatchRecord(batch.number, batch.file, [], [], dict.fromkeys(_COUNTS, 0))
     for ask, item, outcome in _outcomes(job, batch.asks):
         if not isinstance(outcome, dict):
-            if not job.record_failures:
+            if not job.records_failures:
                 raise outcome
             record.failed.append(failure_of(ask, str(outcome)))
             continue
@@ -244,7 +244,7 @@ def _outcomes(
         yield from _together(job, asks)
         return
     except torch.OutOfMemoryError as error:
-        if len(asks) == 1 or not job.record_failures:
+        if len(asks) == 1 or not job.records_failures:
             refusal = ModelError(
                 f"question {asks[0].question.question_id}, in a batch of {len(asks)}: out of GPU"
                 f" memory ({str(error).splitlines()[0]}); lower batch_size or max_new_tokens."
@@ -263,12 +263,13 @@ def _together(
         job.model,
         job.tokenizer,
         [ask.prompt for ask in asks],
-        job.max_new_tokens,
-        job.decoding,
+        job.options.max_new_tokens,
+        job.options,
         [(ask.question.question_id, ask.trace_number) for ask in asks],
     )
+    numbered = job.options.answers_per_question > 1
     answered = [
-        Answered(ask.question, ask.prompt, *answer, ask.trace_number if job.numbered else None)
+        Answered(ask.question, ask.prompt, *answer, ask.trace_number if numbered else None)
         for ask, answer in zip(asks, answers, strict=True)
     ]
     return list(zip(asks, answered, job.reader.outcomes(answered), strict=True))
