@@ -35,11 +35,11 @@ class Watched(ShardSink):
         self.lying: list[int] = []
         self.stop_after = stop_after
 
-    def take(self, path: Path) -> list[Path]:
+    def on_file_written(self, path: Path) -> list[Path]:
         if len(self.lying) == self.stop_after:
             raise KeyboardInterrupt
         self.lying.append(len(list(path.parent.glob("batch_*"))))
-        return super().take(path)
+        return super().on_file_written(path)
 
 
 def run(
