@@ -51,7 +51,9 @@ class WorkerEndedError(Exception):
         self.exit_code = exit_code
         killed = exit_code is not None and exit_code < 0
         super().__init__(
-            f"was killed by signal {-(exit_code or 0)}" if killed else f"exit {exit_code}"
+            f"was killed by signal {-(exit_code or 0)}"
+            if killed
+            else f"ended with code {exit_code}"
         )
 
 

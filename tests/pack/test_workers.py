@@ -26,7 +26,9 @@ def children() -> list[int]:
     """Return the workers that this process has started and that are there."""
     tasks = Path("/proc/self/task").iterdir()
     found = [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
-    return [pid for pid in found if b"pack.workers" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [
+        pid for pid in found if b"wdsbench.processes" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
 
 
 SUFFIXES = [".pkl", ".pkl.gz", ".npz", ".safetensors"]
@@ -169,11 +171,11 @@ def test_files_under_way_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyP
     make_files(tmp_path / "traces", count=8)
     files = list(enumerate(sorted((tmp_path / "traces").iterdir())))
     given: list[str] = []
-    give = _Worker.give
+    send = _Worker.send
     monkeypatch.setattr(
         _Worker,
-        "give",
-        lambda self, place, path: (given.append(path.name), give(self, place, path)),
+        "send",
+        lambda self, place, path: (given.append(path.name), send(self, place, path)),
     )
     preparer = Preparer(PackOptions(missing_score="keep"), None)
     ahead = []

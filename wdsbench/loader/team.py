@@ -85,7 +85,7 @@ class WorkerTeam:
                 descriptors=[task.slabs for task in tasks],
             )
         except WorkerEndedError as error:
-            raise WdsbenchError(f"a worker process ended while it started ({error})") from error
+            raise WdsbenchError(f"a worker process {error} while it started") from error
         # With a priority it runs before multiprocessing, at exit, sends its children SIGTERM and
         # waits for them: in vain if they ignore it.
         self._finalizer = Finalize(self, _stop, (self._workers, self._pid), exitpriority=10)
@@ -190,7 +190,7 @@ class WorkerTeam:
 
 def _death(worker: int, error: WorkerEndedError) -> WdsbenchError:
     hint = "; out of memory is the usual cause" if error.exit_code == -9 else ""
-    return WdsbenchError(f"worker process wdsbench-worker-{worker} ended ({error}){hint}")
+    return WdsbenchError(f"worker process wdsbench-worker-{worker} {error}{hint}")
 
 
 def _stop(workers: list[WorkerProcess], pid: int) -> None:

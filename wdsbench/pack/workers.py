@@ -1,27 +1,22 @@
-"""Raw files read and prepared by N processes, handed over in the files' order.
+"""Reads and prepares raw files in N processes and yields their traces in the files' order.
 
-A worker is given one file at a time, puts the bytes of its members into a buffer that both
-processes see (``memfd_create``; an unlinked temporary file where there is none), and sends what is
-left of the traces, which is small, over a pipe. Buffers are used again: new ones would cost a page
-fault a page in both processes. At most N + 1 files are under way or waiting to be written,
-and that bounds the memory. What goes wrong with a trace is raised where the trace would have come,
-so that the first error is the same as with one process.
+A worker receives one file at a time, writes the bytes of its members into a shared buffer
+(``memfd_create``, or an unlinked temporary file), and sends the small rest of the traces over a
+pipe. Buffers are reused, since a new one costs a page fault for each page in both processes. At
+most N + 1 files are being read or wait to be written, which bounds the memory. An error is raised
+in place of its trace, so that the first error is the same as with one process.
 """
 
 from __future__ import annotations
 
-import contextlib
 import io
 import mmap
-import multiprocessing
 import os
 import pickle
-import subprocess
-import sys
 import tempfile
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
-from multiprocessing import connection, reduction
+from dataclasses import dataclass, field, replace
+from multiprocessing import connection
 from pathlib import Path
 
 import numpy as np
@@ -29,36 +24,34 @@ import numpy as np
 from wdsbench.errors import PackError, WdsbenchError
 from wdsbench.pack.memory import keep_freed_memory
 from wdsbench.pack.prepare import Prepared, Preparer
+from wdsbench.processes import (
+    Channel,
+    WorkerEndedError,
+    WorkerProcess,
+    portable_error,
+    start_workers,
+    stop_workers,
+)
 from wdsbench.shards.format.tar import Pieces
 
 _BUFFER_BYTES = 1 << 18
-#: What a worker runs; its end of the pipe is the one argument. Ctrl-C is the parent's to answer.
-_PROGRAM = """
-import signal, sys
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-from multiprocessing.connection import Connection
-pipe = Connection(int(sys.argv[1]))
-sys.path[:] = pipe.recv()
-from wdsbench.pack.workers import work
-work(pipe)
-"""
-#: How long an ended process gets to be gone.
-_JOIN_SECONDS = 5.0
 
 
 def prepared_files(
     files: Sequence[tuple[int, Path]], preparer: Preparer, workers: int
 ) -> Generator[tuple[int, Iterator[Prepared]], None, None]:
-    """Yield (number, prepared traces) of each file, in order; consume one before the next, and
-    close the generator, which ends the processes.
+    """Yield number and prepared traces of each file, in order.
+
+    Consume the traces of one file before the next; closing the generator ends the processes.
 
     Args:
-        files: (number, path).
-        preparer: What is done to each trace.
-        workers: Processes; 1: this one.
+        files: Number and path of each file.
+        preparer: Prepares each trace.
+        workers: Processes; 1: this process.
 
     Raises:
-        TraceError: And ScoreError, by the inner iterators, as from :meth:`Preparer.file`.
+        TraceError: A file or trace cannot be used; raised by the inner iterators.
+        ScoreError: A trace has no score; raised by the inner iterators.
         PackError: A worker was killed.
     """
     workers = min(workers, len(files))
@@ -66,17 +59,17 @@ def prepared_files(
         for number, path in files:
             yield number, preparer.file(path)
         return
-    team = _Team(files, preparer, workers)
+    pool = _Workers(files, preparer, workers)
     try:
         for place, (number, _) in enumerate(files):
-            yield number, team.take(place)
+            yield number, pool.traces_of(place)
     finally:
-        team.close()
+        pool.close()
 
 
 @dataclass(frozen=True)
 class _FileResult:
-    """What a worker sends of one file: traces without bytes, where their bytes lie, the error."""
+    """Result of one file: traces without bytes, places of their bytes in the buffer, the error."""
 
     traces: list[Prepared]
     places: list[dict[str, tuple[int, int]]]
@@ -85,33 +78,34 @@ class _FileResult:
     buffer: int = -1
 
 
-class _Team:
-    """The processes, and which file each is at."""
+class _Workers:
+    """The processes and the files they read."""
 
     def __init__(self, files: Sequence[tuple[int, Path]], preparer: Preparer, workers: int) -> None:
         self._files = files
         self._results: dict[int, tuple[_FileResult, _Worker]] = {}
         self._next = 0
-        self._taken = 0
+        self._current = 0
         self._limit = workers + 1
-        self._members: list[_Worker] = []
         options = replace(preparer.options, threads=max(1, preparer.options.threads // workers))
         content = pickle.dumps(replace(preparer, options=options))
+        self._processes: list[WorkerProcess] = []
         try:
-            for _ in range(workers):
-                self._members.append(_Worker(content))
-        except BaseException:
-            self.close()
-            raise
+            self._processes = start_workers(
+                work, [(content,)] * workers, fork=False, name="wdsbench-pack"
+            )
+        except WorkerEndedError as error:
+            raise PackError(f"a process that reads files {_ended(error)}") from error
+        self._members = [_Worker(process) for process in self._processes]
 
-    def take(self, place: int) -> Iterator[Prepared]:
-        """Yield the traces of the file at ``place``, once it is there."""
-        self._taken = place
+    def traces_of(self, place: int) -> Iterator[Prepared]:
+        """Yield the traces of the file at ``place`` once a worker has read it."""
+        self._current = place
         while place not in self._results:
-            self._hand_out()
+            self._assign()
             self._receive()
         result, worker = self._results.pop(place)
-        self._hand_out()
+        self._assign()
         content = worker.content(result)
         for trace, places in zip(result.traces, result.places, strict=True):
             members: dict[str, Pieces] = {
@@ -124,73 +118,65 @@ class _Team:
             raise result.error
 
     def close(self) -> None:
-        """End the processes and drop what they sent."""
+        """End the processes and discard their results."""
+        stop_workers(self._processes, kill=True)
         for worker in self._members:
-            worker.close()
+            worker.free()
         self._results.clear()
 
-    def _hand_out(self) -> None:
+    def _assign(self) -> None:
         for worker in self._members:
             if (
                 worker.place is None
                 and self._next < len(self._files)
-                and self._next < self._taken + self._limit
+                and self._next < self._current + self._limit
             ):
-                worker.give(self._next, self._files[self._next][1])
+                worker.send(self._next, self._files[self._next][1])
                 self._next += 1
 
     def _receive(self) -> None:
-        """Wait for a file, or for a process that has ended."""
-        busy = {worker.pipe: worker for worker in self._members if worker.place is not None}
+        """Wait for a result or the end of a process."""
+        busy = {worker.process.pipe: worker for worker in self._members if worker.place is not None}
         for pipe in connection.wait(list(busy)):
             worker = busy[pipe]  # type: ignore[index]
             place, worker.place = worker.place, None
             assert place is not None
             try:
                 self._results[place] = (worker.receive(), worker)
-            except (EOFError, OSError) as error:
-                raise worker.lost(self._files[place][1]) from error
+            except WorkerEndedError as error:
+                raise _lost(self._files[place][1], error) from error
 
 
+@dataclass
 class _Worker:
-    """One process, from this side."""
+    """One process, as seen by the parent.
 
-    def __init__(self, content: bytes) -> None:
-        self.pipe, theirs = multiprocessing.Pipe(duplex=True)
-        self.place: int | None = None
-        self.released: list[int] = []
-        self._buffers: list[int] = []
-        self._maps: list[mmap.mmap | bytes] = []
-        # A fresh interpreter: a fork of a process with threads, or with CUDA, is not safe, and
-        # multiprocessing's spawn would run the main script again.
-        try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _PROGRAM, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-            )
-        finally:
-            theirs.close()
-        try:
-            self.pipe.send(sys.path)
-            self.pipe.send_bytes(content)
-        except OSError as error:
-            raise self.lost(Path("the first file")) from error
+    Attributes:
+        process: The process.
+        place: The file that it reads, or None.
+        released: Buffers that it can reuse.
+    """
 
-    def give(self, place: int, path: Path) -> None:
-        """Let it read a file, and use the buffers again that are released."""
+    process: WorkerProcess
+    place: int | None = None
+    released: list[int] = field(default_factory=list)
+    _buffers: list[int] = field(default_factory=list)
+    _maps: list[mmap.mmap | bytes] = field(default_factory=list)
+
+    def send(self, place: int, path: Path) -> None:
+        """Send a file to read, and the buffers that were released."""
         self.place = place
         released, self.released = self.released, []
         try:
-            self.pipe.send((path, released))
-        except OSError as error:
-            raise self.lost(path) from error
+            self.process.send((path, released))
+        except WorkerEndedError as error:
+            raise _lost(path, error) from error
 
     def receive(self) -> _FileResult:
-        """Return what it sends of the file."""
-        result: _FileResult = self.pipe.recv()
+        """Return the result of the file."""
+        result: _FileResult = self.process.receive()
         if result.buffer == len(self._buffers):
-            self._buffers.append(reduction.recv_handle(self.pipe))
+            self._buffers.append(self.process.receive_descriptor())
             self._maps.append(b"")
         return result
 
@@ -203,56 +189,39 @@ class _Worker:
             )
         return self._maps[number]
 
-    def lost(self, path: Path) -> PackError:
-        """Return the error that says how it ended."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_JOIN_SECONDS)
-        code = self._process.returncode
-        how = (
-            f"was killed by signal {-code}"
-            if code is not None and code < 0
-            else (f"ended with code {code}")
-        )
-        return PackError(
-            f"{path}: the process that read it {how}; if memory ran out, pack with fewer --workers"
-        )
-
-    def close(self) -> None:
-        """End it."""
-        self.pipe.close()
-        self._process.terminate()
-        try:
-            self._process.wait(_JOIN_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+    def free(self) -> None:
+        """Unmap and close the buffers."""
         self._maps.clear()
         for descriptor in self._buffers:
             os.close(descriptor)
         self._buffers.clear()
 
 
-def work(pipe: connection.Connection) -> None:
-    """Read the files that are asked for until nobody asks any more: a worker process's life."""
+def _lost(path: Path, error: WorkerEndedError) -> PackError:
+    return PackError(f"{path}: the process that read it {_ended(error)}")
+
+
+def _ended(error: WorkerEndedError) -> str:
+    return f"{error}; if memory ran out, pack with fewer --workers"
+
+
+def work(channel: Channel, content: bytes) -> None:
+    """Read files until the parent is gone: the main loop of a worker process."""
     keep_freed_memory()
-    preparer: Preparer = pickle.loads(pipe.recv_bytes())
+    preparer: Preparer = pickle.loads(content)
     buffers: list[int] = []
     free: list[int] = []
-    while True:
-        try:
-            path, released = pipe.recv()
-            free += released
-            made = not free
-            if made:
-                buffers.append(_shared_file())
-                free.append(len(buffers) - 1)
-            number = free.pop()
-            result = _prepare_file(preparer, path, buffers[number])
-            pipe.send(replace(result, buffer=number))
-            if made:
-                reduction.send_handle(pipe, buffers[number], os.getppid())
-        except (EOFError, BrokenPipeError, ConnectionResetError):  # nobody asks any more
-            return
+    while (message := channel.receive()) is not None:
+        path, released = message
+        free += released
+        made = None
+        if not free:
+            made = _shared_file()
+            buffers.append(made)
+            free.append(len(buffers) - 1)
+        number = free.pop()
+        result = _prepare_file(preparer, path, buffers[number])
+        channel.send(replace(result, buffer=number), made)
 
 
 def _prepare_file(preparer: Preparer, path: Path, descriptor: int) -> _FileResult:
@@ -262,7 +231,7 @@ def _prepare_file(preparer: Preparer, path: Path, descriptor: int) -> _FileResul
     offset = 0
     try:
         os.lseek(descriptor, 0, os.SEEK_SET)
-        # Not "w": what is there is written over, not given back.
+        # Not "w": pages are overwritten, not freed.
         raw = io.FileIO(descriptor, "r+", closefd=False)
         with io.BufferedWriter(raw, _BUFFER_BYTES) as file:
             for prepared in preparer.file(path):
@@ -283,11 +252,8 @@ def _prepare_file(preparer: Preparer, path: Path, descriptor: int) -> _FileResul
         failure = PackError(f"{path}: out of memory; pack with fewer --workers")
     except OSError as error:
         failure = PackError(f"{path}: {error.strerror or error}; pack with fewer --workers")
-    if failure is not None:
-        failure.__cause__ = failure.__context__ = None  # may not travel
-        failure.__traceback__ = None
     del traces[len(places) :]
-    return _FileResult(traces, places, offset, failure)
+    return _FileResult(traces, places, offset, None if failure is None else portable_error(failure))
 
 
 def _shared_file() -> int:
