@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from builders import make_dataset
 from shards.damage import Sample, load, npy, rewritten
 
-from wdsbench import DecodeError
+from wdsbench import DecodeError, TraceLoader
 from wdsbench.shards.check.verify import verify_dataset
 from wdsbench.shards.format.index import FieldEntry
 from wdsbench.shards.format.kinds import KINDS, MemberKind, MemberSpec, loader_kinds
@@ -85,6 +86,18 @@ def test_its_shape_is_checked(folder: Path, tmp_path: Path) -> None:
         StoredSample(index, 1).array("gates")
 
 
-@pytest.mark.usefixtures("folder")
-def test_the_loader_finds_it() -> None:
+def test_the_loader_reads_it_as_a_field(folder: Path) -> None:
     assert set(loader_kinds()) == {"sketch", "gates"}
+    arguments: dict[str, Any] = {"fields": ("gates",), "layers": [0, 2], "batch_size": 4}
+    index = DatasetIndex.open(folder)
+    split = next(split for split in ("val", "test") if index.counts[split])
+    read = 0
+    for batch in TraceLoader(folder, split=split, shuffle=0, **arguments):
+        for key, gates in zip(batch.keys, batch.extra["gates"], strict=True):
+            row = index.keys(np.arange(len(index))).index(key)
+            expected = StoredSample(index, row).array("gates")[[0, 2]]
+            np.testing.assert_array_equal(np.asarray(gates), expected)
+            read += 1
+    assert read == index.counts[split]
+    with pytest.raises(DecodeError, match="1 samples hold no gates; repack with --gates"):
+        TraceLoader(folder, split="train", **arguments)
