@@ -203,6 +203,37 @@ def sketch(
     where ``prompt_length`` is None.
     """
 
+#: Largest weight of an edge: softmax in low precision ends a little above 1.
+WEIGHT_MAX: float
+
+def check_edge_lists(
+    index: NDArray[Any],
+    weight: NDArray[Any],
+    pointer: NDArray[Any],
+    *,
+    tokens: int,
+    layers: int,
+    heads: int = 0,
+    first_layer: int = 0,
+) -> None:
+    """Check edges against the rules that the decoder applies to stored ones
+    (csrc/graph/edge_rules.hpp lists them). The arrays must be C-contiguous.
+
+    Args:
+        index: ``[2, E]``: sources, targets.
+        weight: ``[E]``.
+        pointer: ``[lists + 1]``.
+        tokens: T of the sample.
+        layers: L; a list is a layer, or a head of a layer.
+        heads: Lists of each layer, named as heads in errors; 0: one list a layer.
+        first_layer: Number of the first layer, for errors.
+
+    Raises:
+        FormatError: The first fault: ``member`` is ``"edges_index"``, ``"heads_ptr"``, ...,
+            ``offset_bytes`` counts from its first element, ``sample`` is the list or None, and
+            ``kind`` is dtype, shape or value.
+    """
+
 def read_edge_pointers(
     files: ShardFiles, jobs: NDArray[np.int64], *, layers_stored: int, threads: int
 ) -> NDArray[np.uint32]:

@@ -34,9 +34,7 @@ void collate_edges(const std::vector<SampleEdges> &samples,
           if (edge > edge_count || count > edge_count - edge) {
             throw std::invalid_argument("a sample's edges end outside the batch buffer");
           }
-          stored.check(
-              first, count, sample.tokens, [&] { return "layer " + std::to_string(layers[i]); },
-              member);
+          stored.check(first, count, sample.tokens, ListNames{}, layers[i], member);
           stored.shift_indices(first, count,
                                static_cast<std::int64_t>(sample.node_base + i * sample.tokens),
                                edge_index + edge, edge_index + edge_count + edge);

@@ -24,17 +24,26 @@ template <typename Value> Value load(const std::uint8_t *in, std::size_t at) {
   return value;
 }
 
+// The targets ascend, so the last one is the largest. Comparisons of narrow integers give masks of
+// the same width, which keeps all lanes of a vector in use.
 template <typename Index>
 bool all_sound(const std::uint8_t *sources, const std::uint8_t *targets, std::size_t count,
                std::uint64_t tokens) {
-  Index largest = 0;
-  Index disordered = 0;
-  for (std::size_t k = 0; k < count; ++k) {
-    const auto target = load<Index>(targets, k);
-    largest = std::max(largest, target);
-    disordered |= static_cast<Index>(load<Index>(sources, k) >= target);
+  if (count == 0) {
+    return true;
   }
-  return disordered == 0 && (count == 0 || largest < tokens);
+  Index wrong = static_cast<Index>(load<Index>(sources, 0) >= load<Index>(targets, 0));
+  for (std::size_t k = 1; k < count; ++k) {
+    const auto source = load<Index>(sources, k);
+    const auto target = load<Index>(targets, k);
+    const auto before = load<Index>(targets, k - 1);
+    const auto falls = static_cast<Index>(target < before);
+    const auto equal = static_cast<Index>(target == before);
+    const auto repeats = static_cast<Index>(source <= load<Index>(sources, k - 1));
+    const auto backwards = static_cast<Index>(source >= target);
+    wrong = static_cast<Index>(wrong | backwards | falls | (equal & repeats));
+  }
+  return wrong == 0 && load<Index>(targets, count - 1) < tokens;
 }
 
 template <typename Index>
@@ -56,14 +65,16 @@ bool pairs_sound(const std::uint8_t *sources, const std::uint8_t *targets, std::
       width, [&](auto type) { return all_sound<decltype(type)>(sources, targets, count, tokens); });
 }
 
-bool halves_finite(const std::uint8_t *halves, std::size_t count) {
-  constexpr std::uint16_t EXPONENT = 0x7C00; // all of its bits set: infinite or NaN
+bool weights_sound(const std::uint8_t *halves, std::size_t count, std::uint16_t largest_bits) {
+  // Bits of positive halves ascend with their value; infinity and NaN come last, and the sign bit
+  // puts negative ones above them. -0 alone is negative and allowed.
+  constexpr std::uint16_t NEGATIVE_ZERO = 0x8000;
   std::uint16_t largest = 0;
   for (std::size_t k = 0; k < count; ++k) {
-    largest =
-        std::max(largest, static_cast<std::uint16_t>(load<std::uint16_t>(halves, k) & EXPONENT));
+    const auto bits = load<std::uint16_t>(halves, k);
+    largest = std::max(largest, bits == NEGATIVE_ZERO ? std::uint16_t{0} : bits);
   }
-  return largest != EXPONENT;
+  return largest <= largest_bits;
 }
 
 void shift_indices(const std::uint8_t *in, std::size_t width, std::size_t count, std::int64_t shift,

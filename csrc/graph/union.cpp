@@ -35,16 +35,11 @@ public:
         const std::uint64_t first = pointer_[list];
         const std::uint64_t count = pointer_[list + 1] - first;
         weights_.resize(std::max<std::size_t>(weights_.size(), count));
-        stored.check(
-            first, count, sample_.tokens,
-            [&] {
-              return "layer " + std::to_string(plan_.layers[i]) + ", head " + std::to_string(head);
-            },
-            member_);
+        stored.check(first, count, sample_.tokens, ListNames{plan_.heads}, list, member_);
         stored.widen_weights(first, count, weights_.data());
         for (std::uint64_t k = 0; k < count; ++k) {
-          const std::uint64_t source = stored.source(first + k);
-          const std::uint64_t target = stored.target(first + k);
+          const std::uint64_t source = stored.edges().source(first + k);
+          const std::uint64_t target = stored.edges().target(first + k);
           if (target >= sample_.prompt_length) {
             visit(target * sample_.tokens + source, i * plan_.heads + head, weights_[k]);
           }

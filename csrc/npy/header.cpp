@@ -1,7 +1,5 @@
 #include "npy/header.hpp"
 
-#include <optional>
-
 namespace wdsbench::npy {
 
 namespace {
@@ -78,7 +76,7 @@ public:
       fail(FormatKind::shape, fortran_at_,
            "Fortran order is not read; store numpy.ascontiguousarray(x)");
     }
-    header_.type = element_type(*descr);
+    header_.type = known_type(*descr);
     header_.payload_offset = end_;
     return header_;
   }
@@ -173,15 +171,12 @@ private:
     return value;
   }
 
-  [[nodiscard]] ElementType element_type(const std::string &descr) const {
+  [[nodiscard]] ElementType known_type(const std::string &descr) const {
+    if (const auto type = element_type(descr)) {
+      return *type;
+    }
     std::string names;
     for (const Element &element : ELEMENTS) {
-      // NumPy writes one-byte types with '|'; '<' and '=' say the same of them.
-      if (descr == element.descr ||
-          (element.bytes == 1 && descr.size() == 3 && (descr[0] == '<' || descr[0] == '=') &&
-           descr.compare(1, 2, element.descr + 1) == 0)) {
-        return element.type;
-      }
       names += std::string(names.empty() ? "'" : ", '") + element.descr + "'";
     }
     fail(FormatKind::dtype, descr_at_, "descr '" + descr + "' is not one of " + names);
@@ -196,6 +191,18 @@ private:
 };
 
 } // namespace
+
+std::optional<ElementType> element_type(const std::string &descr) {
+  for (const Element &element : ELEMENTS) {
+    // NumPy writes one-byte types with '|'; '<' and '=' mean the same for them.
+    if (descr == element.descr ||
+        (element.bytes == 1 && descr.size() == 3 && (descr[0] == '<' || descr[0] == '=') &&
+         descr.compare(1, 2, element.descr + 1) == 0)) {
+      return element.type;
+    }
+  }
+  return std::nullopt;
+}
 
 std::size_t element_size(ElementType type) {
   for (const Element &element : ELEMENTS) {

@@ -3,6 +3,7 @@
 #include "bytes/byte_view.hpp"
 
 #include <array>
+#include <optional>
 #include <string>
 
 /// Headers of .npy members (NumPy NEP 1, format versions 1.0 to 3.0), parsed by a fixed grammar and
@@ -10,6 +11,9 @@
 namespace wdsbench::npy {
 
 enum class ElementType : std::uint8_t { f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, boolean };
+
+/// Returns the type that a descr such as "<f2" names, if this reader supports it.
+std::optional<ElementType> element_type(const std::string &descr);
 
 /// Returns the bytes of one element.
 std::size_t element_size(ElementType type);

@@ -12,6 +12,7 @@ void bind_tar(pybind11::module_ &module);
 void bind_files(pybind11::module_ &module);
 void bind_batch(pybind11::module_ &module);
 void bind_attention(pybind11::module_ &module);
+void bind_edges(pybind11::module_ &module);
 void bind_graph(pybind11::module_ &module);
 
 } // namespace wdsbench::python

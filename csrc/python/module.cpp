@@ -10,5 +10,6 @@ PYBIND11_MODULE(_core, module) {
   wdsbench::python::bind_files(module);
   wdsbench::python::bind_batch(module);
   wdsbench::python::bind_attention(module);
+  wdsbench::python::bind_edges(module);
   wdsbench::python::bind_graph(module);
 }

@@ -104,7 +104,7 @@ def patched(packed: Packed, member: str, at: int, data: bytes) -> tuple[TraceLoa
     ("member", "data", "words"),
     [
         (HEADS_INDEX, b"\xff", r"layer 0, head \d: edge 255 -> "),
-        (HEADS_WEIGHT, b"\x00\x7c", "is not finite"),
+        (HEADS_WEIGHT, b"\x00\x7c", "is inf; attention weights"),
         ("heads_ptr.npy", b"\x01", "pointers start at 0"),
     ],
 )

@@ -335,7 +335,7 @@ DAMAGE = [
     ("dtype", "hidden.npy", 21, b"<f4", "needs .* bytes, the member has"),
     ("grammar", "hidden.npy", 10, b"?", "expected '{'"),
     ("edge index", "edges_index.npy", 128, b"\xff", "edge 255 -> "),
-    ("edge weight", "edges_weight.npy", 128, b"\x00\x7c", "is not finite"),
+    ("edge weight", "edges_weight.npy", 128, b"\x00\x7c", "is inf; attention weights"),
     ("pointer", "edges_ptr.npy", 128, b"\x01", "pointers start at 0"),
     ("pointer end", "edges_ptr.npy", 128 + 4 * LAYERS, b"\x01\x00\x00\x00", "never fall"),
     ("meta", "meta.json", 0, b"]", "not JSON"),

@@ -209,7 +209,7 @@ WRONG: list[tuple[str, Callable[[list[dict[str, Any]]], object], type[WdsbenchEr
     ("object array", object_state, TraceError, "object"),
     ("ragged", ragged, TraceError, "differ in shape from layer to layer"),
     ("another model", other_model, TraceError, "3 layers of 9 features"),
-    ("scores for attention", scores_for_attention, TraceError, "attention weights from"),
+    ("scores for attention", scores_for_attention, TraceError, "the weight of edge"),
     ("beyond float32", beyond_float32, TraceError, "layer 1 reaches 1e\\+300, float32 ends"),
     ("huge trace number", huge_trace_number, TraceError, "trace_number"),
     ("attention not finite", bad_attention, TraceError, "not finite"),

@@ -72,7 +72,7 @@ def test_a_weight_that_is_not_finite_is_named_by_layer(kind: str) -> None:
 def test_a_weight_that_is_no_probability_is_named_by_layer(kind: str) -> None:
     maps = make_maps(5)
     maps[2] = maps[2] * np.float16(3)
-    with pytest.raises(MapError, match=r"^layer 9: attention weights from"):
+    with pytest.raises(MapError, match=r"^layer 9.*: the weight of edge .*the scores"):
         reduce_maps(maps, AttentionRules((kind,)), prompt_length=None, first_layer=7)
 
 

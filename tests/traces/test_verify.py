@@ -113,7 +113,7 @@ def test_maps_that_are_no_probabilities(tmp_path: Path) -> None:
     (tmp_path / "a.pkl").write_bytes(pickle.dumps([make_raw(0), scores, make_raw(2), infinite]))
     report = verify_raw([tmp_path / "a.pkl"])
     assert places(report) == [("a.pkl", 1, "q1"), ("a.pkl", 3, "q3")]
-    assert "layer 1: attention weights from -" in report.problems[0].detail
+    assert "layer 1: the weight of edge 0 -> 1 is -" in report.problems[0].detail
     assert "layer 2: " in report.problems[1].detail
     assert (report.traces, report.bad_traces) == (2, 2)
 

@@ -10,12 +10,11 @@ import torch
 from builders import make_dataset, make_raw, write_pickle
 from view.samples import HEADS, HOSTILE, LAYERS, mean_map, raw_file, raw_trace, stored_trace
 
-from wdsbench.errors import DecodeError, ShardError, TraceError
+from wdsbench.errors import ShardError, TraceError
 from wdsbench.pack import PackOptions, pack
 from wdsbench.traces.attention import AttentionRules, as_maps, reduce_maps
 from wdsbench.traces.reduced import reduced_to_raw
 from wdsbench.traces.write import write_traces
-from wdsbench.view import stored
 from wdsbench.view.source import Wanted, open_trace
 from wdsbench.view.trace import visible
 
@@ -268,19 +267,6 @@ def test_one_way_to_name_a_trace() -> None:
         Wanted(trace=0, question="q")
     with pytest.raises(ValueError, match="count from 0"):
         Wanted(trace=-1)
-
-
-def test_edges_that_do_not_fit_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    packed = make_dataset(tmp_path, traces=12)
-    read = stored.load_member
-
-    def damaged(member: object) -> np.ndarray:  # type: ignore[type-arg]
-        values = read(member)  # type: ignore[arg-type]
-        return values + 200 if "edges_index" in str(member) else values  # type: ignore[no-any-return]
-
-    monkeypatch.setattr(stored, "load_member", damaged)
-    with pytest.raises(DecodeError, match="edges that do not fit"):
-        open_trace(packed.folder, Wanted())
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -20,9 +19,6 @@ from wdsbench.records import EdgeLists, ReducedAttention
 ATTENTION_KINDS: Final = ("full", "edges", "heads", "sketch")
 EDGE_RULE: Final = "top:0.35"
 HEAD_THRESHOLD: Final = 0.05
-
-#: Softmax in low precision ends a little above 1.
-WEIGHT_MAX: Final = 1.01
 
 _POINTER_MAX: Final = 2**32 - 1
 
@@ -128,11 +124,11 @@ def reduce_maps(
         if "edges" in rules.kinds:
             rule = EdgeRule.parse(rules.edge_rule)
             edges = _lists(_core.mean_edges(maps, rule.kind, rule.value, threads=threads), tokens)
-            check_weights(edges, 1, first_layer)
+            _check(edges, len(maps), 0, first_layer, tokens)
         if "heads" in rules.kinds:
             found = _core.head_edges(maps, rules.head_threshold, threads=threads)
             head_edges = _lists(found, tokens)
-            check_weights(head_edges, heads, first_layer)
+            _check(head_edges, len(maps), heads, first_layer, tokens)
         if "sketch" in rules.kinds:
             values = _core.sketch(maps, prompt_length=prompt_length, threads=threads)
             sketch = values.astype(np.float16)
@@ -172,25 +168,6 @@ def join_layers(parts: Sequence[ReducedAttention]) -> ReducedAttention:
     )
 
 
-def check_weights(edges: EdgeLists, lists_per_layer: int, first_layer: int = 0) -> None:
-    """Raise MapError, with the layer, where weights are no attention probabilities."""
-    if _are_probabilities(edges.weight):
-        return
-    for number, (first, last) in enumerate(pairwise(edges.pointer.tolist())):
-        own = edges.weight[first:last]
-        if not _are_probabilities(own):
-            raise MapError(
-                f"layer {first_layer + number // lists_per_layer}: attention weights from"
-                f" {own.min()} to {own.max()}; a softmax gives 0 to 1: save the attention"
-                " probabilities, not the scores"
-            )
-
-
-def _are_probabilities(weight: NDArray[np.float16]) -> bool:
-    """Return whether all lie within 0..1; NaN compares false."""
-    return not weight.size or bool(weight.min() >= 0 and weight.max() <= WEIGHT_MAX)
-
-
 def _lists(
     found: tuple[NDArray[np.uint32], NDArray[np.uint16], NDArray[np.uint32]], tokens: int
 ) -> EdgeLists:
@@ -198,6 +175,24 @@ def _lists(
     index, bits, pointer = found
     narrow = np.min_scalar_type(max(tokens - 1, 0))
     return EdgeLists(index.astype(narrow), bits.view(np.float16), pointer)
+
+
+def _check(edges: EdgeLists, layers: int, heads: int, first_layer: int, tokens: int) -> None:
+    """Raise MapError if the weights are not attention probabilities."""
+    try:
+        _core.check_edge_lists(
+            edges.index,
+            edges.weight,
+            edges.pointer,
+            tokens=tokens,
+            layers=layers,
+            heads=heads,
+            first_layer=first_layer,
+        )
+    except _core.FormatError as error:
+        raise MapError(
+            f"{error.detail}; save the attention probabilities, not the scores"
+        ) from error
 
 
 def _joined(parts: list[EdgeLists]) -> EdgeLists | None:

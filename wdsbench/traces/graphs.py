@@ -16,10 +16,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from wdsbench import _core
 from wdsbench.errors import TraceError
 from wdsbench.records import LayerEdges
 from wdsbench.traces.arrays import as_array, is_tensor
-from wdsbench.traces.attention import WEIGHT_MAX
 
 REMARK_SELF_LOOPS: Final = "dropped self-loops of graphs"
 REMARK_TURNED: Final = "turned edges of graphs around, to run from the earlier token to the later"
@@ -150,7 +150,7 @@ def _edges(values: Mapping[str, Any], tokens: int, remarks: dict[str, None]) -> 
         raise ValueError(
             f"edge_index runs from {index.min()} to {index.max()}; allowed is 0 .. {tokens - 1}"
         )
-    if not bool(((weight >= 0) & (weight <= WEIGHT_MAX)).all()):  # NaN compares false
+    if not bool(((weight >= 0) & (weight <= _core.WEIGHT_MAX)).all()):  # NaN compares false
         raise ValueError(
             f"edge_attr runs from {weight.min()} to {weight.max()}; attention is 0 to 1"
         )

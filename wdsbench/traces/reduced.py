@@ -24,9 +24,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from wdsbench import _core
 from wdsbench.records import EdgeLists, ReducedAttention
 from wdsbench.traces.arrays import as_array, shown
-from wdsbench.traces.attention import EdgeRule, check_weights
+from wdsbench.traces.attention import EdgeRule
 
 #: Numbers of a token in a sketch, and which of them is NaN outside the answer
 #: (csrc/graph/sketch.hpp).
@@ -64,7 +65,7 @@ def reduced_from_raw(raw: object, tokens: int) -> ReducedAttention:
     if not isinstance(raw, Mapping):
         raise ValueError(f"is a {type(raw).__name__}; allowed is a dict")
     num_heads = _num_heads(raw)
-    edges = _edge_lists(raw, "edges", 1, tokens)
+    edges = _edge_lists(raw, "edges", 0, tokens)
     heads = _edge_lists(raw, "heads", num_heads, tokens)
     sketch = _sketch(raw, num_heads, tokens)
     layers: dict[str, int] = {}
@@ -127,7 +128,9 @@ def _head_threshold(raw: Mapping[str, Any]) -> float:
 def _sketch(raw: Mapping[str, Any], num_heads: int, tokens: int) -> NDArray[np.float16] | None:
     if raw.get("sketch") is None:
         return None
-    values = _native("sketch", raw["sketch"], "float16")
+    values = _native("sketch", raw["sketch"])
+    if values.dtype != np.float16:
+        raise ValueError(f"sketch has dtype {values.dtype}; expected float16")
     wanted = (num_heads, tokens, _SKETCH_VALUES)
     if values.ndim != 4 or values.shape[1:] != wanted or not len(values):
         raise ValueError(
@@ -146,9 +149,7 @@ def _sketch(raw: Mapping[str, Any], num_heads: int, tokens: int) -> NDArray[np.f
     return values
 
 
-def _edge_lists(
-    raw: Mapping[str, Any], kind: str, lists_per_layer: int, tokens: int
-) -> EdgeLists | None:
+def _edge_lists(raw: Mapping[str, Any], kind: str, heads: int, tokens: int) -> EdgeLists | None:
     names = [f"{kind}_index", f"{kind}_weight", f"{kind}_ptr"]
     missing = [name for name in names if raw.get(name) is None]
     if len(missing) == len(names):
@@ -158,70 +159,23 @@ def _edge_lists(
             f"holds no {', '.join(missing)}; {', '.join(names)} come together: extract this trace"
             " again"
         )
-    index = _native(names[0], raw[names[0]], "unsigned")
-    weight = _native(names[1], raw[names[1]], "float16")
-    pointer = _native(names[2], raw[names[2]], "uint32")
-    if index.ndim != 2 or weight.ndim != 1 or index.shape != (2, weight.size):
-        raise ValueError(
-            f"{names[0]} has shape {index.shape} beside {names[1]} of shape {weight.shape}; allowed"
-            " are (2, E) and (E,) of the same E"
-        )
-    lists, rest = divmod(pointer.size - 1, lists_per_layer)
-    if pointer.ndim != 1 or lists < 1 or rest:
-        form = "[layers + 1]" if lists_per_layer == 1 else f"[layers * {lists_per_layer} + 1]"
-        raise ValueError(f"{names[2]} has shape {pointer.shape}; allowed is {form}")
-    edges = EdgeLists(index, weight, pointer)
-    _check_pointer(edges, kind, lists_per_layer)
-    _check_index(edges, kind, lists_per_layer, tokens)
-    check_weights(edges, lists_per_layer)
-    return edges
+    index, weight, pointer = (_native(name, raw[name]) for name in names)
+    layers, rest = divmod(pointer.size - 1, heads or 1)
+    if pointer.ndim != 1 or layers < 1 or rest:
+        axis = f"layers * {heads} + 1" if heads else "layers + 1"
+        raise ValueError(f"{names[2]} has shape {pointer.shape}; expected [{axis}]")
+    try:
+        _core.check_edge_lists(index, weight, pointer, tokens=tokens, layers=layers, heads=heads)
+    except _core.FormatError as error:
+        raise ValueError(f"{error.member}: {error.detail}: extract this trace again") from error
+    return EdgeLists(index, weight, pointer)
 
 
-def _check_pointer(edges: EdgeLists, kind: str, lists_per_layer: int) -> None:
-    pointer, count = edges.pointer, edges.weight.size
-    if pointer[0] != 0 or pointer[-1] != count:
-        raise ValueError(
-            f"{kind}_ptr runs from {pointer[0]} to {pointer[-1]} beside {count} edges; allowed is 0"
-            f" to {count}: extract this trace again"
-        )
-    falls = pointer[1:] < pointer[:-1]
-    if falls.any():
-        place = int(falls.argmax())
-        raise ValueError(
-            f"layer {place // lists_per_layer}: {kind}_ptr falls from {pointer[place]} to"
-            f" {pointer[place + 1]}; pointers never fall: extract this trace again"
-        )
-
-
-def _check_index(edges: EdgeLists, kind: str, lists_per_layer: int, tokens: int) -> None:
-    source, target = edges.index
-    bad = (source >= target) | (target >= tokens)
-    what = f"an edge runs from a smaller to a larger index below {tokens}"
-    if not bad.any():
-        # Within a list, edges are ordered by target, then source, none twice; between lists not.
-        bad[1:] = (target[1:] < target[:-1]) | (
-            (target[1:] == target[:-1]) & (source[1:] <= source[:-1])
-        )
-        bad[edges.pointer[edges.pointer < bad.size]] = False
-        what = "edges of a list are ordered by target, then source, each once"
-    if bad.any():
-        edge = int(bad.argmax())
-        place = int(np.searchsorted(edges.pointer, edge, side="right")) - 1
-        raise ValueError(
-            f"layer {place // lists_per_layer}: {kind}_index has edge {source[edge]} ->"
-            f" {target[edge]} at {edge}; {what}: extract this trace again"
-        )
-
-
-def _native(name: str, value: object, allowed: str) -> NDArray[Any]:
-    """Return ``value`` as a C-ordered array in native byte order, of an allowed dtype."""
+def _native(name: str, value: object) -> NDArray[Any]:
+    """Return ``value`` as a C-ordered array in native byte order."""
     try:
         array = as_array(value)
     except ValueError as error:
-        said = str(error).splitlines()[0].rstrip(".")
-        raise ValueError(f"{name} cannot be read as one array: {said}") from error
-    array = np.asarray(array, dtype=array.dtype.newbyteorder("="), order="C")
-    right = array.dtype.kind == "u" if allowed == "unsigned" else array.dtype == np.dtype(allowed)
-    if not right:
-        raise ValueError(f"{name} has dtype {array.dtype}; allowed is {allowed}")
-    return array
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise ValueError(f"{name} cannot be read as one array: {reason}") from error
+    return np.asarray(array, dtype=array.dtype.newbyteorder("="), order="C")

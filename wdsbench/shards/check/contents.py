@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from wdsbench import _core
 from wdsbench.shards.check.arrays import CheckedArray, ContentError, MemberProblem, parsed
 from wdsbench.shards.check.expected import ExpectedSample
 from wdsbench.shards.check.meta import meta_problems
@@ -97,34 +98,22 @@ def _kind_problems(
     return []
 
 
-def _check_edges(arrays: Sequence[CheckedArray], expected: ExpectedSample) -> None:
+def _check_edges(arrays: Sequence[CheckedArray], expected: ExpectedSample, heads: int = 0) -> None:
     """Check edges: index ``[2, E]``, pointer ``[lists + 1]``, weight ``[E]``."""
-    index, pointer, weight = arrays
-    starts = pointer.values
-    falls = np.flatnonzero(starts[1:] < starts[:-1]) + 1
-    if starts[0] != 0 or falls.size:
-        place = 0 if starts[0] != 0 else int(falls[0])
-        raise pointer.wrong(
-            place, f"pointer {place} is {starts[place]}; pointers start at 0 and never fall"
-        )
-    edges = int(starts[-1])
-    if weight.values.shape != (edges,):
-        raise weight.misshapen(f"({edges},) of <f2 as the pointer says")
-    if index.values.shape != (2, edges):
-        raise index.misshapen(f"(2, {edges}) of an unsigned type as the pointer says")
-    source, target = index.values
-    bad = (source >= target) | (target >= expected.sizes.tokens)
-    rule = f"an edge runs from a smaller to a larger index below {expected.sizes.tokens}"
-    if not bad.any():
-        bad[1:] = (target[1:] < target[:-1]) | (
-            (target[1:] == target[:-1]) & (source[1:] <= source[:-1])
-        )
-        bad[starts[starts < edges]] = False  # the first edge of a list follows none
-        rule = "edges of a list are ordered by target, then source, each once"
-    if bad.any():
-        edge = int(bad.argmax())
-        raise index.wrong(edge, f"edge {edge} is {source[edge]} -> {target[edge]}; {rule}")
-    _check_finite(weight, "weight")
+    index, pointer, weight = (array.values for array in arrays)
+    tokens, layers = expected.sizes.tokens, expected.sizes.layers
+    try:
+        _core.check_edge_lists(index, weight, pointer, tokens=tokens, layers=layers, heads=heads)
+    except _core.FormatError as error:
+        name = f"{error.member}.npy"
+        if error.kind != "value":
+            raise ContentError("npy", name, 0, error.detail) from error
+        payload = next(array.payload_bytes for array in arrays if array.name == name)
+        raise ContentError("value", name, payload + error.offset_bytes, error.detail) from error
+
+
+def _check_heads(arrays: Sequence[CheckedArray], expected: ExpectedSample) -> None:
+    _check_edges(arrays, expected, expected.sizes.heads)
 
 
 def _check_sketch(arrays: Sequence[CheckedArray], _: ExpectedSample) -> None:
@@ -159,7 +148,7 @@ def _check_finite(array: CheckedArray, what: str) -> None:
 #: Checks of values, by kind; the arrays come in the order of the kind's members.
 _VALUE_CHECKS: Final[dict[str, Callable[[Sequence[CheckedArray], ExpectedSample], None]]] = {
     "edges": _check_edges,
-    "heads": _check_edges,
+    "heads": _check_heads,
     "sketch": _check_sketch,
     "full": _check_maps,
 }

@@ -275,19 +275,16 @@ class StoredSample:
         if not self.has(kind):
             return None
         index, pointer, weight = (self.member_array(spec.name) for spec in KINDS[kind].members)
-        bounds = pointer.astype(np.int64)
-        if (
-            bounds[0] != 0
-            or bounds[-1] != weight.size
-            or (np.diff(bounds) < 0).any()
-            or index.shape[1] != weight.size
-            or (index[0] >= index[1]).any()
-            or index.max(initial=0) >= self.sizes.tokens
-        ):
-            raise self.error(
-                KINDS[kind].members[0].name,
-                f"edges that do not fit each other or the trace; {_SEE_VERIFY}",
+        tokens, layers = self.sizes.tokens, self.sizes.layers
+        heads = self.sizes.heads if kind == "heads" else 0
+        try:
+            _core.check_edge_lists(
+                index, weight, pointer, tokens=tokens, layers=layers, heads=heads
             )
+        except _core.FormatError as error:
+            member = f"{error.member}.npy"
+            inside = parse_npy(self.read(member))[1] + error.offset_bytes
+            raise self.error(member, f"{error.detail}; {_SEE_VERIFY}", inside) from error
         return EdgeLists(index, weight, pointer)
 
 
