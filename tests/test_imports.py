@@ -38,7 +38,7 @@ ALLOWED: dict[str, set[str]] = {
     "view": {"traces", "stream", "detect", "shards"},
     "train": {"loader", "detect", "view"},
     "jobs": {"llm", "pack", "train", "detect", "view", "shards", "traces"},
-    "demo": {"detect", "llm", "train", "traces", "jobs"},
+    "demo": {"detect", "train", "traces", "jobs"},
     "bench": {"loader", "stream", "shards", "detect"},
     "cli": {"bench", "demo", "jobs", "llm", "pack", "train", "detect", "view", "shards", "traces"},
 }

@@ -221,16 +221,19 @@ def test_shards_without_labels_keep_what_they_were_made_of(
 
 # (options, words of the error)
 BAD: list[tuple[list[str], str]] = [
-    (["--layers", "a"], "--layers 'a' is no list of numbers; write 0,15"),
+    (["--layers", "a"], "--layers 'a' is not a comma list of integers; write --layers 0,15"),
     (["--layers", "7"], "layer 7 is asked for, but the model returns 3 layers; allowed are 0 .. 2"),
     (["--tokens", "prompt"], "tokens is 'prompt'; expected one of all, "),
     (["--decode", "best"], "decode is 'best'"),
     (["--answers-per-question", "2"], "greedy gives one answer; use decode sample"),
     (["--load-in", "2bit"], "load_in is '2bit'; expected one of 8bit, 4bit"),
     (["--device", "cpu", "--device-map", "auto"], "give one of them"),
-    (["--no-keep-raw"], "are of --shards; give a folder there"),
+    (["--no-keep-raw"], "--score-column and --no-keep-raw need --shards"),
     (["--shards", "s", "--no-keep-raw", "--no-journal"], "--no-keep-raw needs the journal"),
-    (["--shards", "s", "--score-column", "bleurt"], "is not one of exact_match, token_f1, rouge_l"),
+    (
+        ["--shards", "s", "--score-column", "bleurt"],
+        "one of exact_match, token_f1, rouge_l",
+    ),
     (["--questions", "questions.txt"], "the name ends in none of"),
     (["--chat"], "has no chat template; ask without chat, or give a model"),
     (["--system", "x"], "system needs chat; enable chat"),

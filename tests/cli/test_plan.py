@@ -150,7 +150,7 @@ def test_a_full_disk_is_code_1_and_says_what_would_fit(
     assert run(home, "--out", str(home / "not" / "there" / "yet")) == 1
     shown = capsys.readouterr().out
     assert "it does not fit" in shown
-    assert "what would: --attention edges or heads or sketch or edges,sketch or none" in shown
+    assert "to make it fit: --attention edges or heads or sketch or edges,sketch or none" in shown
     assert not (home / "not").exists()
     assert run(home, "--attention", "edges") == 0
     assert "it fits" in capsys.readouterr().out
@@ -244,8 +244,8 @@ BAD: list[tuple[list[str], str]] = [
     (["--attention", "some"], "'some' is not one of full, edges, heads, sketch, none"),
     (["--max-new-tokens", "0"], "max_new_tokens is 0"),
     (["--answers-per-question", "0"], "answers_per_question is 0"),
-    (["--layers", "x"], "--layers 'x' is no list of numbers"),
-    (["--layers", "0,4", "--probe", "0"], "--layers 0,4: the model has layers 0 to 3"),
+    (["--layers", "x"], "--layers 'x' is not a comma list of integers"),
+    (["--layers", "0,4", "--probe", "0"], "--layers is 0,4; the model has layers 0 to 3"),
     (["--layers", ",", "--probe", "0"], "layers are []; must be"),
     (["--probe", "-1"], "probe is -1; must be at least 0"),
     (["--tokens", "first"], "tokens is 'first'; expected one of all, answer, last"),

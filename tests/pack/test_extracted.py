@@ -223,5 +223,5 @@ def test_traces_without_attention_are_named_with_a_remedy(
         main([*words, "--missing-score", "keep", "--edge-rule", "top:0.2"])
     assert not ended.value.code
     said = " ".join(capsys.readouterr().out.split())
-    assert "note: 1 traces brought no attention; graph detectors are not available" in said
+    assert "note: 1 traces have no attention, so graph detectors are not available" in said
     assert "extract with --attention edges,heads,sketch or full" in said

@@ -20,14 +20,18 @@ from wdsbench.demo.options import DemoOptions
 from wdsbench.detect.registry import DETECTOR_NAMES
 from wdsbench.errors import PackError
 from wdsbench.files import atomic_file
-from wdsbench.jobs.pack import PackJob, pack
-from wdsbench.jobs.train import TrainJob, train
-from wdsbench.jobs.view import ViewJob, view
-from wdsbench.llm.extract import extract
-from wdsbench.llm.model import load_model
-from wdsbench.llm.options import ExtractOptions
-from wdsbench.llm.questions import read_questions
-from wdsbench.llm.score import score_traces
+from wdsbench.jobs import (
+    ExtractJob,
+    PackJob,
+    ScoreJob,
+    TrainJob,
+    ViewJob,
+    extract,
+    pack,
+    score,
+    train,
+    view,
+)
 from wdsbench.progress import Progress, no_progress
 from wdsbench.traces.scores import SCORES_NAME
 from wdsbench.train.results import RESULTS_NAME, Results, load_results
@@ -160,22 +164,23 @@ def _stages(
     traces, scores, shards = out / TRACES_NAME, out / SCORES_NAME, out / SHARDS_NAME
     run, top, page = out / RUNS_NAME / "demo", out / RESULTS_NAME, out / PAGE_NAME
     pattern = (str(traces / "*.pkl*"),)
-    questions = read_questions(QUESTIONS, options.questions)
 
     def do_extract() -> str:
-        model, tokenizer = load_model(MODEL)
-        report = extract(
-            model,
-            tokenizer,
-            questions,
-            traces,
-            ExtractOptions(batch_size=64, max_new_tokens=MAX_NEW_TOKENS, journal=False),
-            progress=progress,
+        job = ExtractJob(
+            model=str(MODEL),
+            questions=str(QUESTIONS),
+            limit=options.questions,
+            out=traces,
+            batch_size=64,
+            max_new_tokens=MAX_NEW_TOKENS,
+            journal=False,
         )
+        report = extract(job, progress=progress).report
         return f"{report.traces} answers, {report.tokens} tokens"
 
     def do_score() -> str:
-        report = score_traces(pattern, questions, scores, progress=progress)
+        job = ScoreJob(traces=pattern, questions=str(QUESTIONS), out=scores)
+        report = score(job, progress=progress)
         return f"{report.scored} answers, {1 - report.exact_match:.1%} wrong"
 
     def do_pack() -> str:

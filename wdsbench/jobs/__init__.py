@@ -5,28 +5,37 @@ are those of the command. Importing this package imports neither torch nor trans
 that need them import them when they run.
 """
 
+from wdsbench.jobs.extract import ExtractJob, extract
 from wdsbench.jobs.inspect import InspectJob, inspect
 from wdsbench.jobs.pack import PackJob, pack
+from wdsbench.jobs.plan import PlanJob, plan
 from wdsbench.jobs.predict import PredictJob, predict
 from wdsbench.jobs.relabel import RelabelJob, relabel
+from wdsbench.jobs.score import ScoreJob, score
 from wdsbench.jobs.train import TrainJob, train
 from wdsbench.jobs.unpack import UnpackJob, unpack
 from wdsbench.jobs.verify import VerifyJob, verify
 from wdsbench.jobs.view import ViewJob, view
 
 __all__ = [
+    "ExtractJob",
     "InspectJob",
     "PackJob",
+    "PlanJob",
     "PredictJob",
     "RelabelJob",
+    "ScoreJob",
     "TrainJob",
     "UnpackJob",
     "VerifyJob",
     "ViewJob",
+    "extract",
     "inspect",
     "pack",
+    "plan",
     "predict",
     "relabel",
+    "score",
     "train",
     "unpack",
     "verify",

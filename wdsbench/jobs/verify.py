@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from wdsbench.cores import usable_cores
 from wdsbench.jobs.sources import names_shards, open_sources
-from wdsbench.options import option
+from wdsbench.llm.options import ModelOptions
+from wdsbench.options import option, part_of
 from wdsbench.progress import Progress, no_progress
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class VerifyJob:
+class VerifyJob(ModelOptions):
     """Options of :func:`verify`."""
 
     sources: tuple[str, ...] = option(
@@ -35,8 +36,6 @@ class VerifyJob:
         None, "Also run this number of random traces through --model and compare."
     )
     model: str | None = option(None, "The model that made the traces.")
-    dtype: str = option("float32", "Precision of the model: float32, float16 or bfloat16.")
-    device: str = option("cpu", "Device of the model: cpu, cuda, cuda:1, ...")
     layers: tuple[int, ...] | None = option(
         None, "Layers that were kept, as 0,15,31 [those that the traces name, else all]."
     )
@@ -45,6 +44,7 @@ class VerifyJob:
 
     def __post_init__(self) -> None:
         """Check which options are given together."""
+        super().__post_init__()
         if self.repair != (self.out is not None):
             raise ValueError(
                 "--repair and --out must be given together; the damaged data set is not changed."
@@ -116,7 +116,6 @@ def _checked(job: VerifyJob, shards: bool, progress: Progress) -> Checked:
 
 def _recomputed(job: VerifyJob, shards: bool, progress: Progress) -> RecomputeReport:
     from wdsbench.llm.model import load_model
-    from wdsbench.llm.options import ModelOptions
     from wdsbench.llm.recompute import recompute
     from wdsbench.llm.stored import pick_from_dataset, pick_from_raw
 
@@ -126,6 +125,5 @@ def _recomputed(job: VerifyJob, shards: bool, progress: Progress) -> RecomputeRe
         traces = pick_from_dataset(open_sources(job.sources), job.recompute, job.seed)
     else:
         traces = pick_from_raw(list(job.sources), job.recompute, job.seed)
-    layers = None if job.layers is None else list(job.layers)
-    model = load_model(job.model, ModelOptions(dtype=job.dtype, device=job.device))
-    return recompute(traces, *model, layers=layers, progress=progress)
+    model, tokenizer = load_model(job.model, part_of(ModelOptions, job))
+    return recompute(traces, model, tokenizer, layers=job.layers, progress=progress)
