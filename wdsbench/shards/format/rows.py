@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,42 +34,50 @@ class SampleRow:
 PlacedRow = tuple[SampleRow, Mapping[str, Placement]]
 
 
-def columns_of(shards: Sequence[tuple[str, Sequence[PlacedRow]]]) -> dict[str, NDArray[Any]]:
+#: Columns of numbers and their dtypes.
+_NUMBERS: Final = {
+    "trace": np.uint32,
+    "tokens": np.uint32,
+    "state_tokens": np.uint32,
+    "prompt_length": np.int32,
+    "label": np.float32,
+    "score": np.float32,
+}
+
+
+def columns_of(
+    shards: Sequence[tuple[str, Sequence[PlacedRow]]], *, hashes: bool = True
+) -> dict[str, NDArray[Any]]:
     """Return the table's columns.
 
     Args:
         shards: (split, rows) of each shard, in the index's order.
+        hashes: False if the members' XXH3 are not known; then there are no columns of them.
     """
     rows = [row for _, placed in shards for row, _ in placed]
     placements = [places for _, placed in shards for _, places in placed]
+    counts = [len(placed) for _, placed in shards]
+    splits = np.array([SPLITS.index(split) for split, _ in shards], np.uint8)
+    keys = [os.fsencode(row.key) for row in rows]
+    width = max(KEY_CHARACTERS, *map(len, keys), 0)  # other writers' keys can be longer
     questions = [question_bytes(row.question_id) for row in rows]
     columns: dict[str, NDArray[Any]] = {
-        "key": np.array([row.key.encode("ascii") for row in rows], f"S{KEY_CHARACTERS}"),
-        "shard": np.repeat(
-            np.arange(len(shards), dtype=np.uint32), [len(placed) for _, placed in shards]
-        ),
-        "split": np.repeat(
-            np.array([SPLITS.index(split) for split, _ in shards], np.uint8),
-            [len(placed) for _, placed in shards],
-        ),
-        "trace": np.array([row.trace for row in rows], np.uint32),
-        "tokens": np.array([row.tokens for row in rows], np.uint32),
-        "state_tokens": np.array([row.state_tokens for row in rows], np.uint32),
-        "prompt_length": np.array([row.prompt_length for row in rows], np.int32),
-        "label": np.array([row.label for row in rows], np.float32),
-        "score": np.array([row.score for row in rows], np.float32),
-        "question_offset": np.concatenate([[0], np.cumsum([len(q) for q in questions])]).astype(
-            np.uint64
-        ),
+        "key": np.array(keys, f"S{width}"),
+        "shard": np.repeat(np.arange(len(shards), dtype=np.uint32), counts),
+        "split": np.repeat(splits, counts),
+        **{
+            name: np.array([getattr(row, name) for row in rows], dtype)
+            for name, dtype in _NUMBERS.items()
+        },
+        "question_offset": np.cumsum([0, *map(len, questions)]).astype(np.uint64),
         "question_bytes": np.frombuffer(b"".join(questions), np.uint8),
     }
+    parts = {"offset": "offset_bytes", "size": "size_bytes", **({"xxh3": "xxh3"} if hashes else {})}
     nowhere = Placement(0, 0, 0)
     for member in member_names():
         if any(member in places for places in placements):
             found = [places.get(member, nowhere) for places in placements]
-            columns[f"{member}.offset"] = np.array(
-                [place.offset_bytes for place in found], np.uint64
-            )
-            columns[f"{member}.size"] = np.array([place.size_bytes for place in found], np.uint64)
-            columns[f"{member}.xxh3"] = np.array([place.xxh3 for place in found], np.uint64)
+            for part, name in parts.items():
+                values = [getattr(place, name) for place in found]
+                columns[f"{member}.{part}"] = np.array(values, np.uint64)
     return columns

@@ -17,9 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from wdsbench import _core
 from wdsbench.errors import DecodeError, ShardError
 from wdsbench.records import SPLITS
@@ -38,11 +35,11 @@ from wdsbench.shards.format.kinds import (
     KINDS,
     META,
     SKETCH,
-    member_names,
 )
-from wdsbench.shards.format.names import question_bytes
 from wdsbench.shards.format.provenance import Provenance, is_layer_list
+from wdsbench.shards.format.rows import PlacedRow, SampleRow, columns_of
 from wdsbench.shards.format.table import TableSpec
+from wdsbench.shards.format.tar import Placement
 from wdsbench.shards.read.index import DatasetIndex
 
 #: Name of a sample's file in webdataset: folders and a name up to its first dot, then the suffix.
@@ -64,6 +61,19 @@ class _Sample:
     label: float = math.nan
     score: float = math.nan
     layers: list[int] | None = None
+
+    def placed_row(self) -> PlacedRow:
+        row = SampleRow(
+            self.key,
+            self.question_id,
+            self.trace,
+            self.tokens,
+            self.state_tokens,
+            self.prompt_length,
+            self.label,
+            self.score,
+        )
+        return row, {name: Placement(*place, 0) for name, place in self.places.items()}
 
 
 def index_tars(paths: Sequence[Path]) -> DatasetIndex:
@@ -90,7 +100,8 @@ def index_tars(paths: Sequence[Path]) -> DatasetIndex:
         shards.append((path, samples))
     if shape is None or first is None:
         raise ShardError(f"no sample in {len(paths)} tar files; there is nothing to read")
-    columns = _columns(shards)
+    placed = [(_split_of(path), [one.placed_row() for one in of]) for path, of in shards]
+    columns = columns_of(placed, hashes=False)
     layers, features, dtype = shape
     fields = {
         name: FieldEntry(
@@ -281,28 +292,3 @@ def _read_meta(path: Path, descriptor: int, sample: _Sample, layers: int) -> Non
             member=f"{sample.key}.{META}",
             offset_bytes=offset,
         ) from error
-
-
-def _columns(shards: list[tuple[Path, list[_Sample]]]) -> dict[str, NDArray[Any]]:
-    samples = [sample for _, of_shard in shards for sample in of_shard]
-    counts = [len(of_shard) for _, of_shard in shards]
-    splits = np.array([SPLITS.index(_split_of(path)) for path, _ in shards], np.uint8)
-    questions = [question_bytes(sample.question_id) for sample in samples]
-    columns: dict[str, NDArray[Any]] = {
-        "key": np.array([os.fsencode(sample.key) for sample in samples]),
-        "shard": np.repeat(np.arange(len(shards), dtype=np.uint32), counts),
-        "split": np.repeat(splits, counts),
-        "trace": np.array([sample.trace for sample in samples], np.uint32),
-        "tokens": np.array([sample.tokens for sample in samples], np.uint32),
-        "state_tokens": np.array([sample.state_tokens for sample in samples], np.uint32),
-        "prompt_length": np.array([sample.prompt_length for sample in samples], np.int32),
-        "label": np.array([sample.label for sample in samples], np.float32),
-        "score": np.array([sample.score for sample in samples], np.float32),
-        "question_offset": np.cumsum([0, *(len(q) for q in questions)]).astype(np.uint64),
-        "question_bytes": np.frombuffer(b"".join(questions), np.uint8),
-    }
-    for member in member_names():
-        if any(member in sample.places for sample in samples):
-            places = np.array([sample.places.get(member, (0, 0)) for sample in samples], np.uint64)
-            columns[f"{member}.offset"], columns[f"{member}.size"] = places.T.copy()
-    return columns
