@@ -92,3 +92,18 @@ def check_states(batch: Batch, packed: Packed, tokens: Any = "last") -> None:
     """Compare the states of a batch with the raw traces."""
     for i, question_id in enumerate(batch.question_ids):
         np.testing.assert_array_equal(states_of(batch, i), wanted(packed, question_id, tokens))
+
+
+def check_once(batches: Iterable[Batch], packed: Packed) -> list[Batch]:
+    """Check labels, scores and that every trace comes once; return the batches."""
+    kept = list(batches)
+    seen = [question_id for batch in kept for question_id in batch.question_ids]
+    assert sorted(seen) == sorted(packed.raws)
+    for batch in kept:
+        for i, question_id in enumerate(batch.question_ids):
+            raw, score = packed.raws[question_id], packed.scores[question_id]
+            assert batch.score[i].item() == np.float32(score)
+            assert batch.label[i].item() == float(score < 0.5)
+            assert batch.token_count[i].item() == len(raw["tokens"])
+            assert batch.prompt_length[i].item() == raw["prompt_length"]
+    return kept
