@@ -52,9 +52,9 @@ def test_a_question_in_two_splits_is_named_with_both(
     assert words in str(caught.value)
 
 
-def test_their_number_is_told(tmp_path: Path) -> None:
+def test_their_number_is_reported(tmp_path: Path) -> None:
     samples = [(split, f"q{i}", i) for i in range(3) for split in ("train", "test")]
-    with pytest.raises(ShardError, match=r"'q0' stands .* and in test \(3 such questions\)"):
+    with pytest.raises(ShardError, match=r"'q0' is in split .* and in test \(3 such questions\)"):
         check_split_hygiene(by_hand(tmp_path, *samples))
 
 

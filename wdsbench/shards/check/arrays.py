@@ -1,4 +1,4 @@
-"""Arrays of one sample that lie in memory, parsed and compared with the table of member kinds."""
+"""Arrays of one sample in memory, parsed and compared with the table of member kinds."""
 
 from __future__ import annotations
 
