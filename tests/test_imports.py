@@ -36,7 +36,7 @@ ALLOWED: dict[str, set[str]] = {
     "pack": {"traces", "shards"},
     "llm": {"traces", "shards"},
     "view": {"traces", "stream", "detect", "shards"},
-    "train": {"loader", "detect", "view"},
+    "train": {"loader", "detect", "shards"},
     "jobs": {"llm", "pack", "train", "detect", "view", "shards", "traces"},
     "demo": {"detect", "train", "traces", "jobs"},
     "bench": {"loader", "stream", "shards", "detect"},

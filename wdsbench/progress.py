@@ -23,3 +23,12 @@ class Progress(Protocol):
 def no_progress(items: Iterable[T], total: int | None, what: str) -> Iterable[T]:  # noqa: ARG001
     """Return ``items`` as they are: the silent default of every library function."""
     return items
+
+
+def prefixed(progress: Progress, prefix: str) -> Progress:
+    """Return ``progress`` with ``prefix`` before the name of every bar."""
+
+    def with_prefix(items: Iterable[T], total: int | None, what: str) -> Iterable[T]:
+        return progress(items, total, prefix + what)
+
+    return with_prefix

@@ -232,5 +232,5 @@ def test_registry_takes_graph_and_prompt_length_from_a_batch(name: str) -> None:
         "charm_shuffled_edges": "shuffled",
     }
     assert module.edges == expected[name]
-    with pytest.raises(DetectorError, match=r"not available: .*repack with --attention heads"):
+    with pytest.raises(DetectorError, match="num_heads is 0; must be at least 1"):
         spec.build(DetectorShape(num_layers=3, num_features=8))

@@ -1,21 +1,28 @@
-"""Traces with a planted signal, and a loader that serves them from memory.
-
-The loader behaves as hard as a real one may: batches live in memory that the next batch overwrites.
-"""
+"""Traces with a planted signal, packed as a data set."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import functools
+import hashlib
+import itertools
+import math
+import pickle
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from builders import write_pickle, write_scores
 from numpy.typing import NDArray
 from torch_geometric.data import Batch as GraphBatch
 from torch_geometric.data import Data
 
-from wdsbench.records import Batch
+from wdsbench import TraceLoader
+from wdsbench.pack import PackOptions, pack
+from wdsbench.shards.format.names import split_of_question
 
 # Layers of a language model differ in scale by orders of magnitude.
 LAYER_SCALES = (1.0, 30.0, 0.1)
@@ -23,19 +30,25 @@ LAYER_SCALES = (1.0, 30.0, 0.1)
 
 @dataclass(frozen=True)
 class Sample:
-    """One trace in memory: hidden float32 ``[L, T, D]``, one edge list and weights per layer, and
-    one edge list with vectors float32 ``[E, L * H]`` over all layers and heads; None: the layers'
-    edges as if of one head each.
+    """One trace in memory: hidden float32 ``[L, T, D]``, attention maps float32 ``[L, H, T, T]``,
+    the edge list and weights of each layer, and one edge list with vectors float32 ``[E, L * H]``
+    over all layers and heads; None: the layers' edges as if of one head each.
     """
 
-    key: str
+    number: int
     split: str
     label: float
     hidden: NDArray[np.float32]
     edges: list[tuple[NDArray[np.int64], NDArray[np.float32]]]
     prompt_length: int
     logprobs: NDArray[np.float32] | None
+    maps: NDArray[np.float32]
     heads: tuple[NDArray[np.int64], NDArray[np.float32]] | None = None
+
+    @property
+    def question_id(self) -> str:
+        """A question id that packing puts into the sample's split."""
+        return _question_of(self.number, self.split)
 
 
 def top_edges(attention: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
@@ -70,21 +83,23 @@ def make_samples(
         hidden = generator.normal(size=(num_layers, tokens, num_features)).astype(np.float32)
         hidden[:, -1] += signal * (label - 0.5) * direction
         hidden *= np.array(LAYER_SCALES, dtype=np.float32)[:, None, None]
-        edges = [
-            top_edges(generator.dirichlet(np.ones(tokens), size=tokens).astype(np.float32))
+        maps = [
+            generator.dirichlet(np.ones(tokens), size=tokens).astype(np.float32)
             for _ in range(num_layers)
         ]
+        edges = [top_edges(one) for one in maps]
         logprobs = -np.abs(generator.normal(size=tokens - prompt)).astype(np.float32)
         place = number / count
         samples.append(
             Sample(
-                key=f"q{number}-0",
+                number=number,
                 split="train" if place < 0.6 else "val" if place < 0.8 else "test",
                 label=label,
                 hidden=hidden,
                 edges=edges,
                 prompt_length=prompt,
                 logprobs=logprobs - np.float32(logprob_signal * label),
+                maps=np.tril(np.stack(maps))[:, None],
             )
         )
     return samples
@@ -117,17 +132,27 @@ def make_placed_samples(count: int, *, seed: int, num_heads: int = 2) -> list[Sa
         place = number / count
         samples.append(
             Sample(
-                key=f"q{number}-0",
+                number=number,
                 split="train" if place < 0.6 else "val" if place < 0.8 else "test",
                 label=float(label),
                 hidden=hidden,
                 edges=[(index, vectors[:, layer * num_heads]) for layer in range(num_layers)],
                 prompt_length=prompt,
                 logprobs=None,
+                maps=_maps(tokens, index, vectors, num_layers),
                 heads=(index, vectors),
             )
         )
     return samples
+
+
+def _maps(
+    tokens: int, index: NDArray[np.int64], vectors: NDArray[np.float32], num_layers: int
+) -> NDArray[np.float32]:
+    """Return maps ``[L, H, T, T]`` with these edges; all other weights are 0."""
+    maps = np.zeros((num_layers, vectors.shape[1] // num_layers, tokens, tokens), np.float32)
+    maps[..., index[1], index[0]] = vectors.T.reshape(*maps.shape[:2], -1)
+    return maps
 
 
 def union_edges(sample: Sample) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
@@ -178,80 +203,79 @@ def graph_batch(samples: list[Sample]) -> GraphBatch:
     )
 
 
-@dataclass
-class FakeLoader:
-    """Serves samples of one split as the project's loader would."""
+@dataclass(frozen=True)
+class Stored:
+    """A packed data set of samples."""
 
+    folder: Path
     samples: list[Sample]
-    split: str
-    fields: tuple[str, ...]
-    layout: str
-    batch_size: int
-    shuffle: int
-    seed: int
-    index: Any = None
-    layers: list[int] | None = None
-    epoch: int = 0
-    _memory: torch.Tensor | None = field(default=None)
 
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
+    def open(self, split: str, **arguments: Any) -> TraceLoader:
+        """Return a loader of ``split`` that reads with one thread, in the order of the samples."""
+        return TraceLoader(self.folder, split, **{"threads": 1, "shuffle": 0, **arguments})
 
-    def __len__(self) -> int:
-        return -(-len(self.samples) // self.batch_size)
 
-    def __iter__(self) -> Iterator[Batch]:
-        order = np.arange(len(self.samples))
-        if self.shuffle:
-            np.random.default_rng([self.seed, self.epoch]).shuffle(order)
-        for first in range(0, len(order), self.batch_size):
-            yield self._batch([self.samples[n] for n in order[first : first + self.batch_size]])
+_FOLDERS = tempfile.TemporaryDirectory(prefix="planted-")
+_STORED: dict[tuple[bytes, PackOptions], Stored] = {}
 
-    def _batch(self, chosen: list[Sample]) -> Batch:
-        hidden = graph = None
-        if "hidden" in self.fields and self.layout == "graph":
-            graph = graph_batch(chosen)
-        elif "hidden" in self.fields and self.layout == "union-graph":
-            graph = union_batch(chosen)
-        elif "hidden" in self.fields:
-            layers = slice(None) if self.layers is None else list(self.layers)
-            last = [sample.hidden[layers, -1] for sample in chosen]
-            states = torch.from_numpy(np.stack(last))
-            if self._memory is None:
-                self._memory = torch.empty(self.batch_size, *states.shape[1:])
-            hidden = self._memory[: len(chosen)].copy_(states)
-        labels = torch.tensor([sample.label for sample in chosen])
-        return Batch(
-            label=labels,
-            score=1 - labels,
-            token_count=torch.tensor([sample.hidden.shape[1] for sample in chosen]),
-            prompt_length=torch.tensor([sample.prompt_length for sample in chosen]),
-            question_ids=[sample.key.split("-")[0] for sample in chosen],
-            keys=[sample.key for sample in chosen],
-            hidden=hidden,
-            graph=graph,
-            logprobs=[s.logprobs for s in chosen] if "logprobs" in self.fields else None,
+
+def store(samples: Sequence[Sample], **options: Any) -> Stored:
+    """Return ``samples`` as a data set, packed once per session; ``options`` of `PackOptions`."""
+    chosen = PackOptions(
+        **{"attention": ("edges", "heads", "sketch"), "missing_score": "keep", "threads": 1}
+        | options
+    )
+    key = hashlib.sha256(pickle.dumps(list(samples))).digest(), chosen
+    if key not in _STORED:
+        folder = Path(_FOLDERS.name) / str(len(_STORED))
+        scores = {s.question_id: 1 - s.label for s in samples if not math.isnan(s.label)}
+        write_pickle(folder / "traces.pkl", [_raw(sample) for sample in samples])
+        pack(
+            [str(folder / "traces.pkl")],
+            folder / "shards",
+            scores=write_scores(folder / "scores.csv", scores),
+            options=chosen,
         )
+        _STORED[key] = Stored(folder / "shards", list(samples))
+    return _STORED[key]
 
 
-class FakeStore:
-    """Stands for a data set: called like the loader's constructor, it opens a `FakeLoader`."""
+class Opened:
+    """Opens `TraceLoader`, and records the arguments; ``refused`` splits must not be opened."""
 
-    def __init__(self, samples: list[Sample], index: Any = None) -> None:
-        self.samples = samples
-        self.index = index
-        self.opened: list[dict[str, Any]] = []
+    def __init__(self, refused: Sequence[str] = ()) -> None:
+        self.refused = refused
+        self.calls: list[dict[str, Any]] = []
 
-    def __call__(self, shards: object, **arguments: Any) -> FakeLoader:
-        self.opened.append({"shards": shards, **arguments})
-        return FakeLoader(
-            samples=[sample for sample in self.samples if sample.split == arguments["split"]],
-            split=arguments["split"],
-            fields=arguments["fields"],
-            layout=arguments["layout"],
-            batch_size=arguments["batch_size"],
-            shuffle=arguments["shuffle"],
-            seed=arguments["seed"],
-            index=self.index,
-            layers=arguments.get("layers"),
-        )
+    def __call__(self, shards: Path, **arguments: Any) -> TraceLoader:
+        assert arguments["split"] not in self.refused, arguments["split"]
+        self.calls.append(arguments)
+        return TraceLoader(shards, **arguments)
+
+
+def _raw(sample: Sample) -> dict[str, Any]:
+    """Return a sample as a raw trace."""
+    tokens = sample.maps.shape[2]
+    raw = {
+        "hidden_states": list(sample.hidden),
+        "attentions": list(sample.maps),
+        "tokens": list(range(tokens)),
+        "tokens_decoded": [f"t{token}" for token in range(tokens)],
+        "generated_answer_clean": "an answer",
+        "question_id": sample.question_id,
+        "prompt_length": sample.prompt_length,
+        "token_logprobs": sample.logprobs,
+        "states_of": "all" if sample.hidden.shape[1] == tokens else "last",
+    }
+    if sample.prompt_length < 0:
+        del raw["prompt_length"]
+    if sample.logprobs is None:
+        del raw["token_logprobs"]
+    return raw
+
+
+@functools.cache
+def _question_of(number: int, split: str) -> str:
+    """Return a question id that packing puts into ``split``."""
+    names = (f"q{number}.{attempt}" for attempt in itertools.count())
+    return next(name for name in names if split_of_question(name) == split)

@@ -10,10 +10,12 @@ import pytest
 import torch
 from scripts import run_ranks
 from torch import Tensor
-from train.planted import FakeStore, Sample
-from train.test_state import QUICK, SAMPLES, Store, run, stopped
+from train.planted import Sample, store
+from train.test_state import QUICK, SAMPLES, run, stopped
 
 from wdsbench.train.checkpoint import load_detector
+from wdsbench.train.fitting import FitContext
+from wdsbench.train.run import train
 
 NAMES = ("gnn", "gvae")
 
@@ -21,19 +23,21 @@ RANKS = """
 import sys
 import torch
 from pathlib import Path
-from train.test_fitting import ONE_EPOCH, SAMPLES, Store
+from train.test_fitting import ONE_EPOCH
+from wdsbench import TraceLoader
 from wdsbench.detect.registry import detector_spec
 from wdsbench.progress import no_progress
-from wdsbench.train.fitting import Run
-from wdsbench.train.keeper import StopSwitch
+from wdsbench.train.fitting import FitContext
 from wdsbench.train.log import MetricsLog
 from wdsbench.train.ranks import open_ranks
 from wdsbench.train.source import Source
+from wdsbench.train.stop import StopRequest
 
 with open_ranks("cpu", 30) as ranks:
-    mine = Store([s for s in SAMPLES if s.split == "train"][ranks.rank :: 2])
-    source = Source("x", ONE_EPOCH, "cpu", mine)
-    run = Run(source, {}, None, Path(), MetricsLog(None), no_progress, ranks, StopSwitch())
+    source = Source(sys.argv[2], ONE_EPOCH, "cpu", TraceLoader)
+    index = TraceLoader(sys.argv[2]).index
+    log = MetricsLog(None)
+    run = FitContext(source, {}, index, Path(), log, no_progress, ranks, StopRequest())
     found = run.input_weight_moments(detector_spec("gnn").needs)
     torch.save(found, f"{sys.argv[1]}/{ranks.rank}.pt")
 """
@@ -50,20 +54,21 @@ def saved_scale(out: Path, name: str) -> tuple[Tensor, Tensor]:
 
 
 def logs(samples: list[Sample]) -> np.ndarray:
-    """Return the logarithms of all training traces' weights in all layers."""
-    weights = [w for s in samples if s.split == "train" for _, w in s.edges]
-    return np.log(np.maximum(np.concatenate(weights).astype(np.float64), 2.0**-14))
+    """Return the logarithms of all stored weights of training traces in all layers."""
+    loader = store(samples).open("train", fields=("hidden",), tokens="all", layout="graph")
+    weights = torch.cat([batch.graph.edge_attr.clone() for batch in loader]).double().numpy()
+    assert len(weights) == sum(len(w) for s in samples if s.split == "train" for _, w in s.edges)
+    return np.log(np.maximum(weights, 2.0**-14))
 
 
 def with_edges_times(sample: Sample, factor: float) -> Sample:
     """Return a trace whose attention weights are multiplied."""
-    edges = [(index, weights * np.float32(factor)) for index, weights in sample.edges]
-    return replace(sample, edges=edges)
+    return replace(sample, maps=sample.maps * np.float32(factor))
 
 
 def test_scale_of_attention_is_that_of_training_traces(tmp_path: Path) -> None:
     samples = [s if s.split == "train" else with_edges_times(s, 0.01) for s in SAMPLES]
-    run(tmp_path, ONE_EPOCH, store=FakeStore(samples), names=NAMES)
+    run(tmp_path, ONE_EPOCH, samples=samples, names=NAMES)
     expected = logs(SAMPLES)
     for name in NAMES:
         mean, std = saved_scale(tmp_path, name)
@@ -72,22 +77,23 @@ def test_scale_of_attention_is_that_of_training_traces(tmp_path: Path) -> None:
 
 
 def test_traces_without_an_edge_are_trained_on_all_the_same(tmp_path: Path) -> None:
-    bare = [
-        replace(s, edges=[(index[:, :0], weights[:0]) for index, weights in s.edges])
-        for s in SAMPLES
-    ]
-    run(tmp_path, ONE_EPOCH, store=FakeStore(bare), names=NAMES)
+    bare = store(SAMPLES, attention=("edges",), edge_rule="threshold:1").folder
+    train(bare, NAMES, tmp_path, ONE_EPOCH)
     for name in NAMES:
         assert [part.item() for part in saved_scale(tmp_path, name)] == [0.0, 1.0]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_fit_that_goes_on_has_the_scale_it_began_with(name: str, tmp_path: Path) -> None:
+def test_a_resumed_fit_has_the_scale_it_began_with(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_arguments: object) -> None:
+        raise AssertionError("the scale was fitted again")
+
     run(tmp_path / "whole", names=(name,))
     stopped(tmp_path / "two", names=(name,))
-    # Other weights from here on: who fitted the scale anew would end with another one.
-    store = Store([with_edges_times(s, 0.5) if s.split == "train" else s for s in SAMPLES])
-    run(tmp_path / "two", names=(name,), store=store, resume=True)
+    monkeypatch.setattr(FitContext, "input_weight_moments", refused)
+    run(tmp_path / "two", names=(name,), resume=True)
     pairs = zip(
         saved_scale(tmp_path / "whole", name), saved_scale(tmp_path / "two", name), strict=True
     )
@@ -96,7 +102,7 @@ def test_a_fit_that_goes_on_has_the_scale_it_began_with(name: str, tmp_path: Pat
 
 @pytest.mark.timeout(120)
 def test_ranks_agree_on_the_scale_of_all_their_traces(tmp_path: Path) -> None:
-    run_ranks(RANKS, tmp_path)
+    run_ranks(RANKS, tmp_path, store(SAMPLES).folder)
     first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
     expected = logs(SAMPLES)
     for one, other, value in zip(first, second, (expected.mean(), expected.std()), strict=True):

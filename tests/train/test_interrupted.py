@@ -205,7 +205,7 @@ def test_resume_begins_where_there_is_nothing_and_ends_where_all_is_done(
     process = start_command([*command(packed, out, "--resume"), "--seed", "1"])
     _, err = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert "the run there has ended with seed 0, and 1 is asked for" in err
+    assert "has finished with seed 0, not 1" in err
 
 
 def test_other_settings_are_refused(packed: Packed, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from train.planted import FakeStore, make_samples
+from train.planted import make_samples, store
 
 from wdsbench.train.config import TrainConfig
 from wdsbench.train.log import MetricsLog
@@ -42,7 +42,7 @@ def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     config = replace(QUICK, tensorboard=True, schedule="cosine", learning_rate=1e-2)
-    train("x", ("length", "lstm"), tmp_path, config, open_loader=FakeStore(SAMPLES))
+    train(store(SAMPLES).folder, ("length", "lstm"), tmp_path, config)
     events = EventAccumulator(str(tmp_path / "tensorboard" / "lstm"))
     events.Reload()
     for name in ("loss", "val_auroc", "learning_rate"):
@@ -51,14 +51,14 @@ def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
     rates = [line["learning_rate"] for line in lines(tmp_path)]
     assert rates == sorted(rates, reverse=True)  # type: ignore[type-var]
     assert rates[-1] < 2e-3  # type: ignore[operator]
-    train("x", ("lstm",), tmp_path, QUICK, open_loader=FakeStore(SAMPLES))
+    train(store(SAMPLES).folder, ("lstm",), tmp_path, QUICK)
     assert not (tmp_path / "tensorboard").exists()
 
 
 @pytest.mark.parametrize("steps", [1, 4, 6])
 def test_at_most_so_many_steps(tmp_path: Path, steps: int) -> None:
     config = replace(QUICK, epochs=30, max_steps=steps)
-    results = train("x", ("lstm",), tmp_path, config, open_loader=FakeStore(SAMPLES))
+    results = train(store(SAMPLES).folder, ("lstm",), tmp_path, config)
     found = lines(tmp_path)
     an_epoch = -(-120 // config.batch_size)
     assert found[-1]["step"] == steps

@@ -124,7 +124,7 @@ def test_reliability_shows_every_sample(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_reliability_of_no_detector_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no curve to draw"):
+    with pytest.raises(ValueError, match="curves is empty"):
         plot_reliability(tmp_path / "r.png", [])
     assert list(tmp_path.iterdir()) == []
 

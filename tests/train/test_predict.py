@@ -33,11 +33,11 @@ from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.train.checkpoint import load_detector, save_detector
 from wdsbench.train.config import PredictOptions, TrainConfig
 from wdsbench.train.fitted import FittedDetector, StoredTraces
-from wdsbench.train.loop import seeded
 from wdsbench.train.metrics import sigmoid
 from wdsbench.train.predict import COLUMNS, find_checkpoint, predict, write_predictions
 from wdsbench.train.probe import fit_probe
 from wdsbench.train.run import train
+from wdsbench.train.scoring import seeded
 
 CONFIG = TrainConfig(epochs=1, batch_size=16, hidden=6, resamples=200, threads=1)
 OPTIONS = PackOptions(attention=("edges", "heads", "sketch"), threads=1)

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 from scripts import run_ranks
+from train.planted import store
+from train.test_state import SAMPLES
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -14,10 +16,11 @@ START = """
 import signal, sys, warnings
 from pathlib import Path
 import pytest
-from train.test_state import SAMPLES, Store, killing, run
+from train.test_state import QUICK, killing
 from train.test_step import Flat, LABELS, batch, part, stepper
 from wdsbench.errors import DetectorError, RankError, StoppedError
 from wdsbench.train.ranks import open_ranks
+from wdsbench.train.run import train
 from wdsbench.train.step import Signals
 
 warnings.simplefilter("error")
@@ -34,26 +37,22 @@ with open_ranks("cpu", 30) as ranks:
     mine = part(batch(LABELS), 4 * ranks.rank, 4 * ranks.rank + 4)
     assert steps.step(mine, 0, Signals()).labelled == 6
     steps = stepper(Refuses() if ranks.rank == 1 else Flat(), ranks=ranks)
-    words = "rank 1 cannot take its step: no such states" if ranks.rank else "lost the others"
+    words = "rank 1 cannot run its step: no such states" if ranks.rank else "lost the others"
     with pytest.raises(RankError, match=words):
         steps.step(mine, 1, Signals())
 """
 
 STATES = """
-def share(rank):
-    splits = {sample.split: [] for sample in SAMPLES}
-    for sample in SAMPLES:
-        splits[sample.split].append(sample)
-    return [sample for samples in splits.values() for sample in samples[rank::2]]
+def run(place, **options):
+    return train(sys.argv[2], ("lstm",), place, QUICK, **options)
 
 with open_ranks("cpu", 30) as ranks:
-    store = Store(share(ranks.rank))
-    with pytest.raises(StoppedError):  # of the signal that the first rank gets
-        run(out / "one", store=store, progress=killing(2, send=signal.SIGTERM))
+    with pytest.raises(StoppedError):  # the first rank gets a signal
+        run(out / "one", progress=killing(2, send=signal.SIGTERM))
     mine = out / ("one" if ranks.is_first else "other")
     with pytest.raises(DetectorError, match="the ranks find different saved states"):
-        run(mine, store=store, resume=True)
-    results = run(out / "one", store=store, resume=True)
+        run(mine, resume=True)
+    results = run(out / "one", resume=True)
     assert results.detectors["lstm"].epochs == 4
 """
 
@@ -63,4 +62,4 @@ def test_a_detector_that_refuses_one_ranks_batch(tmp_path: Path) -> None:
 
 
 def test_ranks_that_see_different_states(tmp_path: Path) -> None:
-    run_ranks(START + STATES, tmp_path)
+    run_ranks(START + STATES, tmp_path, store(SAMPLES).folder)

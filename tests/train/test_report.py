@@ -196,11 +196,11 @@ def test_verdict_says_who_cannot_be_told_from_the_best() -> None:
     sentences = verdict(replace(RESULTS, detectors=detectors))
     assert sentences == [
         "Best on validation: lstm (AUROC 0.829 there, 0.813 on test).",
-        "Not distinguishable from lstm at 90 % confidence (the interval of the difference holds "
-        "0): about, touching, same.",
+        "Not significantly different from lstm at 90 % confidence (the interval of the difference "
+        "contains 0): about, touching, same.",
         "Worse than lstm: worse.",
-        "Better than lstm on test, though not on validation: better.",
-        "Each of the 5 intervals stands alone; none is widened for the number of comparisons.",
+        "Better than lstm on test, but not on validation: better.",
+        "The 5 intervals are not corrected for multiple comparisons.",
     ]
     assert " ".join(sentences) in markdown(replace(RESULTS, detectors=detectors))
 
@@ -209,7 +209,7 @@ def test_verdict_of_nothing_to_compare() -> None:
     assert verdict(Results({})) == []
     assert verdict(Results({"lstm": LSTM})) == []
     two = verdict(RESULTS)
-    assert "at 90 % confidence (the interval of the difference holds 0): none." in two[1]
+    assert "at 90 % confidence (the interval of the difference contains 0): none." in two[1]
     assert len(two) == 3  # one interval needs no remark on many
 
 
@@ -219,10 +219,10 @@ def test_spread_over_seeds_is_told_from_the_interval() -> None:
     results = seeded(RESULTS)
     text = markdown(results)
     assert "| ±0.015 (0.796 to 0.829) |" in text
-    assert "means over 3 trainings that differ in their seed alone" in text
-    assert "what another training would change on the same test samples" in text
-    assert "what other test samples would change" in text
-    assert "nothing in them follows the seed: logprob_mean." in text
+    assert "means over 3 trainings that differ only in their seed" in text
+    assert "the variation between trainings on the same test samples" in text
+    assert "the variation between test samples" in text
+    assert "they do not depend on the seed: logprob_mean." in text
     assert "±0.015" in shown(results, 80)
 
 

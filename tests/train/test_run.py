@@ -5,21 +5,24 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
-from train.planted import FakeLoader, FakeStore, Sample, make_placed_samples, make_samples
+from train.planted import Opened, Sample, make_placed_samples, make_samples, store
 
-from wdsbench.errors import DecodeError, DetectorError
+from wdsbench import TraceLoader
+from wdsbench.errors import DetectorError
 from wdsbench.train.checkpoint import load_detector
 from wdsbench.train.config import TrainConfig
+from wdsbench.train.examples import Examples, require_separate_questions
+from wdsbench.train.output import result_files
 from wdsbench.train.results import Results, load_results
-from wdsbench.train.run import result_files, train
+from wdsbench.train.run import train
 
 QUICK = TrainConfig(epochs=3, batch_size=32, hidden=8, resamples=1000, learning_rate=5e-3)
 ALL = ("length", "logprob_mean", "logprob_min", "probe_logistic", "lstm", "gnn")
@@ -29,7 +32,7 @@ SAMPLES = make_samples(400, signal=1.5, seed=1, logprob_signal=0.3)
 def run(
     samples: list[Sample], names: tuple[str, ...], out: Path, config: TrainConfig = QUICK
 ) -> Results:
-    return train("some/shards", names, out, config, open_loader=FakeStore(samples))
+    return train(store(samples).folder, names, out, config)
 
 
 @pytest.fixture(scope="module")
@@ -56,9 +59,9 @@ def test_results_have_every_detector_and_every_figure(done: tuple[Results, Path]
     assert written["detectors"]["gnn"]["seconds_per_epoch"] > 0
     assert written["detectors"]["gnn"]["parameters"] > 1000
     assert written["config"]["seed"] == 0
-    assert written["dataset"]["shards"] == "some/shards"
+    assert written["dataset"]["shards"] == str(store(SAMPLES).folder)
     assert written["dataset"]["splits"]["train"]["n"] == 240
-    assert written["dataset"]["num_layers"] is None  # the fake loader has no index to say it
+    assert written["dataset"]["num_layers"] == 3
 
 
 def test_results_come_back_from_the_file(done: tuple[Results, Path]) -> None:
@@ -99,7 +102,9 @@ def test_scores_give_the_reported_figures(done: tuple[Results, Path]) -> None:
     with (out / "scores.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert list(rows[0]) == ["question_id", "key", "label", *ALL]
-    assert [row["key"] for row in rows] == [s.key for s in SAMPLES if s.split == "test"]
+    assert [row["question_id"] for row in rows] == [
+        s.question_id for s in SAMPLES if s.split == "test"
+    ]
     labels = [int(row["label"]) for row in rows]
     assert labels == [int(s.label) for s in SAMPLES if s.split == "test"]
     for name, result in results.detectors.items():
@@ -115,14 +120,8 @@ def test_checkpoints_score_as_the_run_did(done: tuple[Results, Path]) -> None:
     for name in ALL:
         detector = load_detector(out / "checkpoints" / name)
         assert detector.threshold == results.detectors[name].threshold
-        loader = FakeStore(SAMPLES)(
-            "x",
-            split="test",
-            **detector.needs.arguments(),
-            layers=detector.layers,
-            batch_size=7,
-            shuffle=0,
-            seed=0,
+        loader = store(SAMPLES).open(
+            "test", **detector.needs.arguments(), layers=detector.layers, batch_size=7
         )
         for key, score in detector.scores(loader).items():
             assert score == pytest.approx(float(rows[key][name]), abs=1e-5)
@@ -167,7 +166,15 @@ def test_sign_is_chosen_on_validation_not_on_test(tmp_path: Path) -> None:
     samples = []
     for sample in make_samples(300, signal=0.0, seed=2):
         long = (sample.label == 1) == (sample.split == "val")
-        samples.append(replace(sample, prompt_length=0 if long else 3, hidden=sample.hidden[:, :4]))
+        samples.append(
+            replace(
+                sample,
+                prompt_length=1 if long else 3,
+                hidden=sample.hidden[:, :4],
+                maps=sample.maps[..., :4, :4],
+                logprobs=None,
+            )
+        )
     results = run(samples, ("length",), tmp_path)
     assert results.detectors["length"].val_auroc == 1
     assert results.detectors["length"].auroc == 0
@@ -175,12 +182,8 @@ def test_sign_is_chosen_on_validation_not_on_test(tmp_path: Path) -> None:
 
 def test_what_is_not_available_is_recorded_by_name(tmp_path: Path) -> None:
     samples = [replace(s, logprobs=None, prompt_length=-1) for s in SAMPLES]
-    index = SimpleNamespace(
-        has_member=lambda name: name != "edges_index.npy", num_layers=3, num_features=8
-    )
-    results = train(
-        "x", ALL, tmp_path, replace(QUICK, epochs=1), open_loader=FakeStore(samples, index)
-    )
+    folder = store(samples, attention=("heads", "sketch")).folder
+    results = train(folder, ALL, tmp_path, replace(QUICK, epochs=1))
     assert list(results.detectors) == ["probe_logistic", "lstm"]
     assert results.detectors["lstm"].difference_to_logprob_mean is None
     assert (results.dataset["num_layers"], results.dataset["num_features"]) == (3, 8)
@@ -197,29 +200,21 @@ CHARMS = ("charm", "charm_no_edges", "charm_shuffled_edges")
 
 
 def test_graph_detectors_that_need_heads_say_so_where_none_are_kept(tmp_path: Path) -> None:
-    index = SimpleNamespace(
-        has_member=lambda name: name != "heads_index.npy", num_layers=3, num_features=8
-    )
-    results = train(
-        "x",
-        ("logprob_mean", *CHARMS),
-        tmp_path,
-        replace(QUICK, epochs=1),
-        open_loader=FakeStore(SAMPLES, index),
-    )
+    folder = store(SAMPLES, attention=("edges",)).folder
+    results = train(folder, ("logprob_mean", *CHARMS), tmp_path, replace(QUICK, epochs=1))
     assert list(results.not_available) == list(CHARMS)
     for reason in results.not_available.values():
         assert reason == (
-            "not available: not every trace has heads_index.npy, repack with --attention heads"
+            "not available: not every trace has heads_weight.npy, repack with --attention heads"
+            " from traces that have attention maps"
         )
 
 
 def test_number_of_heads_comes_from_the_index(tmp_path: Path) -> None:
     samples = make_placed_samples(150, seed=3, num_heads=2)
-    index = SimpleNamespace(has_member=lambda _: True, num_layers=3, num_features=8, num_heads=2)
     names = ("gnn", "gvae", *CHARMS)
     config = replace(QUICK, epochs=1)
-    results = train("x", names, tmp_path, config, open_loader=FakeStore(samples, index))
+    results = run(samples, names, tmp_path, config)
     assert list(results.detectors) == list(names)
     for name in names:
         detector = load_detector(tmp_path / "checkpoints" / name)
@@ -230,17 +225,10 @@ def test_number_of_heads_comes_from_the_index(tmp_path: Path) -> None:
 
 
 def test_what_the_loader_cannot_give_is_recorded_too(tmp_path: Path) -> None:
-    class OnlyLastTokens(FakeStore):
-        def __call__(self, shards: object, **arguments: Any) -> FakeLoader:
-            if arguments["tokens"] == "all":
-                raise DecodeError("traces hold the last token's states only")
-            return super().__call__(shards, **arguments)
-
-    names = ("logprob_mean", "gnn")
-    results = train("x", names, tmp_path, QUICK, open_loader=OnlyLastTokens(SAMPLES))
+    samples = [replace(s, hidden=s.hidden[:, -1:]) for s in SAMPLES]
+    results = run(samples, ("logprob_mean", "gnn"), tmp_path)
     assert list(results.detectors) == ["logprob_mean"]
-    reason = "not available: traces hold the last token's states only"
-    assert results.not_available == {"gnn": reason}
+    assert re.match(r"not available: .*states of one token only", results.not_available["gnn"])
 
 
 def test_nothing_available_is_an_error_and_recorded(tmp_path: Path) -> None:
@@ -276,12 +264,11 @@ def test_split_with_one_class_is_refused_before_anything_is_written(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_question_in_two_splits_is_refused(tmp_path: Path) -> None:
-    train_sample = next(sample for sample in SAMPLES if sample.split == "train")
-    copy = replace(train_sample, split="test", key=train_sample.key.replace("-0", "-1"))
-    words = rf"question {copy.key[:-2]} stands in the splits train and test: pack again"
+def test_a_question_in_two_splits_is_refused() -> None:
+    one, other = (Examples([key], ["q"], np.zeros(1)) for key in ("q-0", "q-1"))
+    words = "question q is in the splits train and test: pack again"
     with pytest.raises(DetectorError, match=words):
-        run([*SAMPLES, copy], ("length",), tmp_path)
+        require_separate_questions({"train": one, "test": other})
 
 
 def test_empty_split_is_refused(tmp_path: Path) -> None:
@@ -299,14 +286,15 @@ def test_names_are_checked_first(tmp_path: Path) -> None:
 
 
 def test_loader_is_asked_as_the_detectors_need(tmp_path: Path) -> None:
-    store = FakeStore(SAMPLES)
+    opened = Opened()
     config = replace(QUICK, epochs=1, layers=(0, 1, 2), num_workers=2, threads=1, seed=4)
-    train("x", ("logprob_mean", "gnn"), tmp_path, config, open_loader=store)
-    graphs = [asked for asked in store.opened if asked["layout"] == "graph"]
+    folder = store(SAMPLES).folder
+    train(folder, ("logprob_mean", "gnn"), tmp_path, config, open_loader=opened)
+    graphs = [asked for asked in opened.calls if asked["layout"] == "graph"]
     assert {asked["tokens"] for asked in graphs} == {"all"}
     assert {asked["shuffle"] for asked in graphs if asked["split"] != "train"} == {0}
     assert 1000 in {asked["shuffle"] for asked in graphs if asked["split"] == "train"}
-    for asked in store.opened:
+    for asked in opened.calls:
         assert asked["layers"] == [0, 1, 2]
         assert asked["seed"] == 4
         assert asked["threads"] == 1
@@ -319,11 +307,11 @@ def test_device_that_is_not_there_is_refused_before_reading(
     device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    store = FakeStore(SAMPLES)
-    words = rf"device is '{device}'; allowed here: cpu \(torch finds no GPU\)"
+    opened = Opened()
+    words = rf"device is '{device}'; must be one of cpu \(torch finds no GPU\)"
     with pytest.raises(ValueError, match=words):
-        train("x", ("length",), tmp_path, replace(QUICK, device=device), open_loader=store)
-    assert store.opened == []
+        train("x", ("length",), tmp_path, replace(QUICK, device=device), open_loader=opened)
+    assert opened.calls == []
 
 
 def test_device_beyond_the_last_gpu_is_refused(
@@ -331,7 +319,7 @@ def test_device_beyond_the_last_gpu_is_refused(
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    with pytest.raises(ValueError, match=r"'cuda:2'; allowed here: cpu, cuda, cuda:0, cuda:1$"):
+    with pytest.raises(ValueError, match=r"'cuda:2'; must be one of cpu, cuda, cuda:0, cuda:1$"):
         run(SAMPLES, ("length",), tmp_path, replace(QUICK, device="cuda:2"))
 
 
@@ -344,14 +332,14 @@ def test_a_run_removes_what_an_earlier_one_left_and_nothing_else(tmp_path: Path)
         other.write_text("mine")
     seen: set[str] = set()
 
-    class Watching(FakeStore):
-        def __call__(self, shards: object, **arguments: Any) -> FakeLoader:
+    class Watching(Opened):
+        def __call__(self, shards: Path, **arguments: Any) -> TraceLoader:
             if arguments["fields"]:  # the first detector reads; the run has begun
                 files = (path for path in tmp_path.rglob("*") if path.is_file())
                 seen.update(str(path.relative_to(tmp_path)) for path in files)
             return super().__call__(shards, **arguments)
 
-    train("x", ("logprob_mean",), tmp_path, QUICK, open_loader=Watching(SAMPLES))
+    train(store(SAMPLES).folder, ("logprob_mean",), tmp_path, QUICK, open_loader=Watching())
     kept = {str(other.relative_to(tmp_path)) for other in others}
     card = "checkpoints/logprob_mean/detector.json"  # there when the test split is read
     assert seen == {*kept, "metrics.jsonl", card}

@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,9 +20,8 @@ from builders import Packed, make_dataset
 from forks import Forked, start_command
 from rich.console import Console
 from scripts import rank_environments
-from train.planted import FakeLoader, FakeStore, make_placed_samples, make_samples
+from train.planted import Opened, make_placed_samples, make_samples, store
 
-from wdsbench import TraceLoader
 from wdsbench.errors import DetectorError, StoppedError
 from wdsbench.progress import T
 from wdsbench.train import search as search_module
@@ -35,20 +33,17 @@ from wdsbench.train.trials import SEARCH_NAME, SearchResult, Trial, load_search,
 
 QUICK = TrainConfig(epochs=2, batch_size=32, hidden=16, depth=1, resamples=200, device="cpu")
 SAMPLES = make_samples(240, signal=1.0, seed=3, logprob_signal=0.3)
-INDEX = SimpleNamespace(has_member=lambda _: True, num_layers=3, num_features=8, num_heads=2)
 
 
-class WithoutTest(FakeStore):
-    """A data set whose test split must not be opened."""
-
-    def __call__(self, shards: object, **arguments: Any) -> FakeLoader:
-        assert arguments["split"] in ("train", "val"), arguments["split"]
-        return super().__call__(shards, **arguments)
+def without_test() -> Opened:
+    """Return a constructor that refuses to open the test split."""
+    return Opened(refused=("test",))
 
 
 def run(out: Path, trials: int, config: TrainConfig = QUICK, **options: Any) -> SearchResult:
-    options.setdefault("open_loader", WithoutTest(SAMPLES))
-    return search("x", options.pop("detector", "lstm"), out, config, trials, **options)
+    options.setdefault("open_loader", without_test())
+    shards = options.pop("shards", None) or store(SAMPLES).folder
+    return search(shards, options.pop("detector", "lstm"), out, config, trials, **options)
 
 
 def figures(result: SearchResult) -> list[Trial]:
@@ -136,16 +131,16 @@ def test_a_killed_search_goes_on_to_the_same_trials(
     with pytest.raises(_Killed):
         run(tmp_path, 5, progress=killing(after))
     assert len(load_search(tmp_path).trials) == after // 2
-    store = WithoutTest(SAMPLES)
+    opened = without_test()
     # Of five trials with two epochs each no epoch is run twice.
     left = 5 * 2 - after
-    result = run(tmp_path, 5, resume=True, open_loader=store, progress=killing(left))
+    result = run(tmp_path, 5, resume=True, open_loader=opened, progress=killing(left))
     assert figures(result) == figures(whole[0])
     assert [path.name for path in tmp_path.iterdir()] == [SEARCH_NAME]
-    opened = len(store.opened)
-    again = run(tmp_path, 5, resume=True, open_loader=store)
+    before = len(opened.calls)
+    again = run(tmp_path, 5, resume=True, open_loader=opened)
     assert again.trials == result.trials
-    assert len(store.opened) - opened == 2  # labels of train and val; nothing is trained
+    assert len(opened.calls) - before == 2  # labels of train and val; nothing is trained
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -221,12 +216,12 @@ def test_a_search_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["length", "logprob_mean", "probe_mlp", "attention_logistic"])
 def test_only_what_is_trained_is_searched(name: str, tmp_path: Path) -> None:
-    store = WithoutTest(SAMPLES)
+    opened = without_test()
     with pytest.raises(ValueError, match=rf"{name} cannot be searched: .* by gradient descent"):
-        run(tmp_path / "out", 2, detector=name, open_loader=store)
+        run(tmp_path / "out", 2, detector=name, open_loader=opened)
     with pytest.raises(ValueError, match=rf"{name} cannot be searched"):
-        search_and_train("x", ("lstm", name), tmp_path / "out", QUICK, 2, open_loader=store)
-    assert store.opened == []
+        search_and_train("x", ("lstm", name), tmp_path / "out", QUICK, 2, open_loader=opened)
+    assert opened.calls == []
     assert not (tmp_path / "out").exists()
 
 
@@ -284,22 +279,18 @@ def test_a_trial_too_large_for_the_gpu_is_a_failed_one(
 
 
 def test_what_the_detector_does_not_follow_is_not_searched(tmp_path: Path) -> None:
-    store = WithoutTest(make_placed_samples(150, seed=3, num_heads=2), INDEX)
+    shards = store(make_placed_samples(150, seed=3, num_heads=2)).folder
     config = replace(QUICK, epochs=1)
-    result = run(tmp_path, 2, config, detector="charm", open_loader=store)
+    result = run(tmp_path, 2, config, detector="charm", shards=shards)
     for trial in result.trials:
         assert list(trial.settings) == ["learning_rate", "hidden", "dropout"]
 
 
 def test_what_the_data_lack_is_said_before_anything_is_trained(tmp_path: Path) -> None:
-    index = SimpleNamespace(
-        has_member=lambda name: name != "edges_index.npy", num_layers=3, num_features=8
-    )
+    shards = store(SAMPLES, attention=("sketch",)).folder
     with pytest.raises(DetectorError, match=r"of gnn were found: not available: .*--attention"):
-        run(tmp_path / "gnn", 2, detector="gnn", open_loader=WithoutTest(SAMPLES, index))
-    results = search_and_train(
-        "x", ("gnn", "lstm"), tmp_path, QUICK, 2, open_loader=FakeStore(SAMPLES, index)
-    )
+        run(tmp_path / "gnn", 2, detector="gnn", shards=shards)
+    results = search_and_train(shards, ("gnn", "lstm"), tmp_path, QUICK, 2)
     assert list(results.detectors) == ["lstm"]
     assert list(results.not_available) == ["gnn"]
     assert list(results.config["search"]) == ["lstm"]
@@ -307,15 +298,15 @@ def test_what_the_data_lack_is_said_before_anything_is_trained(tmp_path: Path) -
 
 def test_each_detector_is_trained_with_the_settings_found_for_it(tmp_path: Path) -> None:
     searches: list[SearchResult] = []
-    store = FakeStore(SAMPLES)
+    opened = Opened()
     names = ("lstm", "gnn")
 
     def on_search(found: SearchResult) -> None:
-        assert "test" not in [asked["split"] for asked in store.opened]
+        assert "test" not in [asked["split"] for asked in opened.calls]
         searches.append(found)
 
     results = search_and_train(
-        "x", names, tmp_path, QUICK, 3, open_loader=store, on_search=on_search
+        store(SAMPLES).folder, names, tmp_path, QUICK, 3, open_loader=opened, on_search=on_search
     )
     assert [found.detector for found in searches] == list(names)
     written = json.loads((tmp_path / "results.json").read_text())["config"]
@@ -337,16 +328,14 @@ def test_each_detector_is_trained_with_the_settings_found_for_it(tmp_path: Path)
         assert shape.depth == best.settings["depth"]
         kept = load_search(tmp_path / "search" / found.detector)
         assert kept.trials == found.trials
-    assert "test" in [asked["split"] for asked in store.opened]
+    assert "test" in [asked["split"] for asked in opened.calls]
 
 
 def test_search_and_training_go_on_together(tmp_path: Path) -> None:
-    config, store = replace(QUICK, epochs=3), FakeStore(SAMPLES)
+    config, shards = replace(QUICK, epochs=3), store(SAMPLES).folder
 
     def go(out: str, trials: int, **options: Any) -> Any:
-        return search_and_train(
-            "x", ("lstm",), tmp_path / out, config, trials, open_loader=store, **options
-        )
+        return search_and_train(shards, ("lstm",), tmp_path / out, config, trials, **options)
 
     go("whole", 2)
     with pytest.raises(StoppedError):  # in the second epoch of the training after two trials
@@ -368,13 +357,7 @@ def test_search_and_training_go_on_together(tmp_path: Path) -> None:
     before = results.stat().st_mtime_ns
     with pytest.raises(DetectorError, match="seed was 0 when this search began and is 1"):
         search_and_train(
-            "x",
-            ("lstm",),
-            tmp_path / "killed",
-            replace(config, seed=1),
-            4,
-            open_loader=store,
-            resume=True,
+            shards, ("lstm",), tmp_path / "killed", replace(config, seed=1), 4, resume=True
         )
     assert results.stat().st_mtime_ns == before
 
@@ -416,12 +399,8 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Packed:
 
 @pytest.fixture(scope="module")
 def on_packed(packed: Packed, tmp_path_factory: pytest.TempPathFactory) -> SearchResult:
-    def without_test(shards: Path, **arguments: Any) -> TraceLoader:
-        assert arguments["split"] in ("train", "val")
-        return TraceLoader(shards, **arguments)
-
     out = tmp_path_factory.mktemp("on_packed")
-    return search(packed.folder, "lstm", out, PACKED, 4, open_loader=without_test)
+    return search(packed.folder, "lstm", out, PACKED, 4, open_loader=without_test())
 
 
 def start(packed: Packed, out: Path, *options: str, **environment: str) -> Forked:

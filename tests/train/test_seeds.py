@@ -7,22 +7,21 @@ import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from train.planted import FakeStore, make_samples
+from train.planted import make_samples, store
 
 from wdsbench.errors import DetectorError
 from wdsbench.train import metrics
 from wdsbench.train.bootstrap import auroc_interval, compare
 from wdsbench.train.config import TrainConfig
+from wdsbench.train.means import seed_folder
 from wdsbench.train.results import DetectorResult, Results, load_results, write_results
-from wdsbench.train.run import train
-from wdsbench.train.seeds import seed_folder, train_seeds
+from wdsbench.train.seeds import train_seeds
 
 CONFIG = TrainConfig(seed=3, resamples=200)
 COUNT = 120
@@ -175,7 +174,7 @@ def test_closed_forms_have_no_spread(done: tuple[Results, Path]) -> None:
     assert not seeds.varies
     assert {spread.std for spread in seeds.figures.values()} == {0.0}
     text = (out / "report.md").read_text()
-    assert "nothing in them follows the seed: logprob_mean." in text
+    assert "they do not depend on the seed: logprob_mean." in text
 
 
 def test_interval_is_that_of_the_mean_over_seeds(done: tuple[Results, Path]) -> None:
@@ -216,8 +215,8 @@ def test_detector_that_failed_once_has_no_mean(tmp_path: Path) -> None:
     results = run(tmp_path, FakeTrain(failing=[(4, "gnn")]))
     assert list(results.detectors) == ["logprob_mean", "lstm"]
     assert results.not_available == {
-        "gnn": "failed with 1 of 3 seeds: seed 4: not available: broken; no mean is given, the "
-        "figures of the others are in seed-0003, seed-0005"
+        "gnn": "failed with 1 of 3 seeds: seed 4: not available: broken; no mean is reported, "
+        "see seed-0003, seed-0005 for the other seeds"
     }
     assert "`gnn`: failed with 1 of 3 seeds" in (tmp_path / "report.md").read_text()
 
@@ -294,15 +293,10 @@ def test_number_of_seeds_is_checked(tmp_path: Path) -> None:
 
 def test_real_runs(tmp_path: Path) -> None:
     samples = make_samples(200, signal=1.0, seed=1, logprob_signal=0.3)
-    samples = [replace(s, label=np.nan) if s.key == "q199-0" else s for s in samples]
+    samples = [replace(s, label=np.nan) if s.number == 199 else s for s in samples]
     config = TrainConfig(epochs=2, hidden=8, batch_size=32, resamples=200, shuffle=100)
     results = train_seeds(
-        "x",
-        ("logprob_mean", "probe_logistic", "lstm"),
-        tmp_path,
-        config,
-        2,
-        train=partial(train, open_loader=FakeStore(samples)),
+        store(samples).folder, ("logprob_mean", "probe_logistic", "lstm"), tmp_path, config, 2
     )
     runs = [load_results(tmp_path / folder) for folder in ("seed-0000", "seed-0001")]
     for name, result in results.detectors.items():

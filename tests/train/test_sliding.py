@@ -117,7 +117,7 @@ def test_a_probe_of_all_layers_has_a_score_at_each() -> None:
 def test_a_probe_of_one_layer_says_so(name: str) -> None:
     found = slide(make_fitted(name, (2,)), HIDDEN, tokens=TOKENS, prompt_length=PROMPT)
     assert found.by_layer is None
-    assert f"{name} knows layer 2 alone: no score per layer" in found.remark
+    assert f"{name} reads only layer 2: no score per layer" in found.remark
 
 
 @pytest.mark.parametrize(
@@ -139,13 +139,13 @@ def test_positions(token: str, prompt: int | None, positions: list[int]) -> None
 def test_states_of_the_last_token_alone() -> None:
     found = slide(make_fitted("lstm"), HIDDEN[:, -1:], tokens=TOKENS, prompt_length=PROMPT)
     assert found.positions.tolist() == [TOKENS - 1]
-    assert "only the last token's states are there" in found.remark
+    assert "only the last token's states are stored" in found.remark
 
 
 @pytest.mark.parametrize("name", ["length", "logprob_mean", "attention_logistic", "gnn", "charm"])
 def test_detectors_of_whole_traces_say_so(name: str) -> None:
     fitted = FittedDetector(detector_spec(name))
-    with pytest.raises(DetectorError, match=f"{name} scores a whole trace"):
+    with pytest.raises(DetectorError, match=f"{name} scores whole traces"):
         slide(fitted, HIDDEN, tokens=TOKENS, prompt_length=PROMPT)
 
 

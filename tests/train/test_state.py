@@ -8,53 +8,27 @@ import os
 import signal
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import pytest
-from train.planted import FakeLoader, FakeStore, make_samples
+from train.planted import make_samples, store
 
+from wdsbench import TraceLoader
 from wdsbench.errors import DetectorError, StoppedError
-from wdsbench.records import Batch
 from wdsbench.train import fitting
 from wdsbench.train.config import TrainConfig
-from wdsbench.train.keeper import StopSwitch
 from wdsbench.train.log import MetricsLog
 from wdsbench.train.records import EpochRecord
 from wdsbench.train.results import load_results
 from wdsbench.train.run import train
 from wdsbench.train.state import STATE_NAME, load_state, remove_state, save_state
+from wdsbench.train.stop import StopRequest
 
 T = TypeVar("T")
 
 QUICK = TrainConfig(epochs=4, batch_size=32, hidden=4, resamples=20, patience=4)
 SAMPLES = make_samples(200, signal=1.0, seed=1)
-
-
-class KnowsItsPlace(FakeLoader):
-    """A loader that says where it stands, as the project's own."""
-
-    place = 0
-    first = 0
-
-    def __iter__(self) -> Iterator[Batch]:
-        first, self.first = self.first, 0
-        for self.place, batch in enumerate(islice(super().__iter__(), first, None), first + 1):
-            yield batch
-        self.place = 0
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"epoch": self.epoch, "place": self.place}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.epoch, self.first = state["epoch"], state["place"]
-
-
-class Store(FakeStore):
-    def __call__(self, shards: object, **arguments: Any) -> FakeLoader:
-        return KnowsItsPlace(**vars(super().__call__(shards, **arguments)))
 
 
 class _Killed(BaseException):
@@ -76,9 +50,9 @@ def killing(epochs: int, send: signal.Signals | None = None, before: str = "trai
 
 
 def run(out: Path, config: TrainConfig = QUICK, **options: Any) -> Any:
-    store = options.pop("store", None) or Store(SAMPLES)
+    samples = options.pop("samples", SAMPLES)
     names = options.pop("names", ("lstm",))
-    return train("x", names, out, config, open_loader=store, **options)
+    return train(store(samples).folder, names, out, config, **options)
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -113,7 +87,7 @@ def test_a_damaged_state_stays_where_it_is(tmp_path: Path) -> None:
     tensors = next((tmp_path / "state" / "lstm").glob("tensors-*"))
     tensors.write_bytes(tensors.read_bytes()[:-1])
     before = content(tmp_path)
-    with pytest.raises(DetectorError, match=f"{tensors.name} is not what was written"):
+    with pytest.raises(DetectorError, match=f"{tensors.name} does not match the hash"):
         run(tmp_path, names=("length", "lstm"), resume=True)
     assert content(tmp_path) == before
 
@@ -142,18 +116,12 @@ def test_a_loss_that_is_not_finite_is_said_in_mid_epoch(tmp_path: Path) -> None:
 
 
 def test_a_run_that_ended_on_other_data_is_not_gone_on_with(tmp_path: Path) -> None:
-    def store(table: str) -> FakeStore:
-        file = SimpleNamespace(table=SimpleNamespace(xxh3=table))
-        index = SimpleNamespace(
-            file=file, num_layers=3, num_features=8, num_heads=2, has_member=lambda _: True
-        )
-        return Store(SAMPLES, index)
-
-    first = run(tmp_path, names=("length",), store=store("one"))
-    assert run(tmp_path, names=("length",), store=store("one"), resume=True) == first
+    other = [replace(SAMPLES[0], label=1 - SAMPLES[0].label), *SAMPLES[1:]]
+    first = run(tmp_path, names=("length",))
+    assert run(tmp_path, names=("length",), resume=True) == first
     before = content(tmp_path)
-    with pytest.raises(DetectorError, match="ended on other data"):
-        run(tmp_path, names=("length",), store=store("other"), resume=True)
+    with pytest.raises(DetectorError, match="finished on other data"):
+        run(tmp_path, names=("length",), samples=other, resume=True)
     assert content(tmp_path) == before
 
 
@@ -171,13 +139,13 @@ def test_what_comes_back_with_a_finished_fit(tmp_path: Path) -> None:
     original = fitting.fit
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fitting, "fit", lambda *a, **k: keep(original(*a, **k)))
-        whole = run(tmp_path / "whole", store=Store(samples))
-        patch.setattr("wdsbench.train.run._write", _raise_killed)
+        whole = run(tmp_path / "whole", samples=samples)
+        patch.setattr("wdsbench.train.run.write_run", _raise_killed)
         with pytest.raises(_Killed):
-            run(tmp_path / "run", store=Store(samples))
+            run(tmp_path / "run", samples=samples)
         patch.undo()
         patch.setattr(fitting, "fit", lambda *a, **k: keep(original(*a, **k)))
-        again = run(tmp_path / "run", store=Store(samples), resume=True, progress=killing(0))
+        again = run(tmp_path / "run", samples=samples, resume=True, progress=killing(0))
     assert [fit.unlabelled for fit in fits] == [7, 7, 7]
     assert fits[1].records == fits[2].records
     assert again.detectors["lstm"].auroc == whole.detectors["lstm"].auroc
@@ -193,15 +161,11 @@ def test_the_schedule_stays_when_the_number_of_batches_changes(tmp_path: Path) -
     run(tmp_path / "whole", config)
     stopped(tmp_path / "run", config=config)
 
-    class Longer(Store):
-        def __call__(self, shards: object, **arguments: Any) -> FakeLoader:
-            class WithAnother(KnowsItsPlace):
-                def __len__(self) -> int:
-                    return super().__len__() + 1
+    class Longer(TraceLoader):
+        def __len__(self) -> int:
+            return super().__len__() + 1
 
-            return WithAnother(**vars(super().__call__(shards, **arguments)))
-
-    run(tmp_path / "run", config, resume=True, store=Longer(SAMPLES))
+    run(tmp_path / "run", config, resume=True, open_loader=Longer)
     lines = [
         [json.loads(line) for line in (tmp_path / out / "metrics.jsonl").read_text().splitlines()]
         for out in ("whole", "run")
@@ -216,7 +180,7 @@ def test_where_nothing_is_to_be_saved_a_signal_ends_the_run_at_once(
 ) -> None:
     before = signal.getsignal(number)
     for names, what in ((("probe_logistic",), "fitting probe"), (("lstm",), "fitting the input")):
-        with pytest.raises(StoppedError, match="--resume goes on from what was saved before"):
+        with pytest.raises(StoppedError, match="--resume continues from the last saved state"):
             run(tmp_path, names=names, progress=killing(1, send=number, before=what))
         assert signal.getsignal(number) is before
         assert not (tmp_path / "results.json").exists()
@@ -242,15 +206,15 @@ def test_a_signal_in_the_last_validation_is_not_lost(
     assert again.detectors["lstm"].auroc == whole.detectors["lstm"].auroc
 
 
-def test_a_switch_waits_within_a_block() -> None:
-    switch = StopSwitch(waits=False)
+def test_a_signal_is_deferred_within_a_block() -> None:
+    stop = StopRequest(deferred=False)
 
     def signalled_twice() -> None:
-        with switch.listening():
-            with switch.waiting():
+        with stop.listening():
+            with stop.deferring():
                 os.kill(os.getpid(), signal.SIGTERM)
-            assert switch.asked
-            assert not switch.waits
+            assert stop.requested
+            assert not stop.deferred
             signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(StoppedError):

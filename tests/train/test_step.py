@@ -109,7 +109,7 @@ def test_learning_rates() -> None:
     assert rates[50] == pytest.approx(5e-3)
     assert rates[100] == pytest.approx(0, abs=1e-12)
     assert rates == sorted(rates, reverse=True)
-    with pytest.raises(DetectorError, match="schedule cosine needs to know its length"):
+    with pytest.raises(DetectorError, match="schedule cosine needs the number of steps"):
         stepper(Flat(), replace(CONFIG, schedule="cosine"))
 
 

@@ -34,8 +34,8 @@ from wdsbench.jobs import (
 )
 from wdsbench.progress import Progress, no_progress
 from wdsbench.traces.scores import SCORES_NAME
+from wdsbench.train.output import result_files
 from wdsbench.train.results import RESULTS_NAME, Results, load_results
-from wdsbench.train.run import result_files
 
 HOME = Path(__file__).parent
 MODEL = HOME / "model"

@@ -1,7 +1,8 @@
-"""Detectors: tensors in, one score per sample out. They know nothing of shards, loaders or files.
+"""Detectors: tensors in, one score per sample out; this package does not read files.
 
-A higher score always means *hallucinated*. Trained detectors return logits; the closed-form ones of
-`baselines` return raw quantities whose sign is chosen on validation data by whoever evaluates them.
+A higher score always means *hallucinated*: trained detectors return logits, the closed-form ones of
+`baselines` return quantities whose sign is chosen on validation. Importing it costs nothing; torch
+is imported when a detector is built.
 """
 
 from wdsbench.detect.registry import (

@@ -14,9 +14,9 @@ and no eigenvalue is computed.
 
 Source: 0: Sriramanan et al., LLM-Check (2024), attention score, which takes the answer's part of
     the map. 4-8: Binkowski et al., Hallucination detection in LLMs using spectral features of
-    attention maps (2025), LapEigvals; theirs goes on with principal components, here the ridge
-    penalty stands for them. 2: Chuang et al., Lookback Lens (2024), over the whole answer and not a
-    sliding span. 1 and 3 are neither's.
+    attention maps (2025), LapEigvals; theirs adds principal components, replaced here by the
+    ridge penalty. 2: Chuang et al., Lookback Lens (2024), over the whole answer instead
+    of a sliding span. 1 and 3 are our own.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 
 TOP_EIGENVALUES = 5
 HEAD_FEATURES = 4 + TOP_EIGENVALUES
-# Sketches are stored as float16; its smallest positive number stands for a weight that became 0.
+# Sketches are float16; a weight that was rounded to 0 is replaced by the smallest positive number.
 LEAST_WEIGHT = 2.0**-24
 
 
 def attention_features(batch: Batch) -> Tensor:
     """Return the numbers above, float32 ``[B, L * H, HEAD_FEATURES]``, heads of a layer together.
 
-    Where the answer is empty, the last token stands for it. A prompt of no tokens has nothing to
-    look back to: lookback 0. A sequence of fewer tokens than eigenvalues repeats its smallest.
+    If the answer is empty, the last token is used. The lookback of an empty prompt is 0. A sequence
+    with fewer tokens than eigenvalues repeats its smallest.
 
     Raises:
         DetectorError: A prompt length is unknown, so that the answer's tokens are too.
@@ -54,8 +54,8 @@ def attention_features(batch: Batch) -> Tensor:
     ):
         if prompt < 0:
             raise DetectorError(
-                f"not available: trace {key} has no known prompt length, so which tokens are the "
-                "answer's is unknown; extract traces with prompt_length"
+                f"not available: trace {key} has no known prompt length, so its answer's "
+                "tokens are unknown; extract traces with prompt_length"
             )
         rows.append(_features(sketch, prompt).flatten(0, 1))
     return torch.stack(rows) if rows else torch.empty(0, 0, HEAD_FEATURES)

@@ -1,9 +1,8 @@
-"""Closed-form scores that need no states: what a detector on hidden states has to beat.
+"""Closed-form scores that need no states: baselines for detectors on hidden states.
 
-Each takes a batch and returns float64 ``[B]``. Whether more means hallucinated is not decided here:
-the sign is chosen on validation data. A trace that lacks what a score is computed from makes the
-detector "not available" for the data set; comparing detectors on different samples would be no
-comparison.
+Each takes a batch and returns float64 ``[B]``; the sign is chosen on validation. If one trace lacks
+an input, the detector is "not available" for the whole data set, because detectors can only be
+compared on the same samples.
 """
 
 from __future__ import annotations
@@ -68,6 +67,5 @@ def _over_logprobs(batch: Batch, reduce: Callable[..., Any]) -> NDArray[np.float
             raise DetectorError(
                 f"not available: trace {key} has a log-probability that is not a number; {remedy}"
             )
-    # A token the model gave no probability at all is -inf; metrics want finite numbers in the same
-    # order.
+    # A token of probability 0 has -inf; metrics need finite numbers in the same order.
     return np.nan_to_num(scores, neginf=float(np.finfo(np.float32).min))

@@ -6,16 +6,16 @@ Source: Frasca et al., "Neural message-passing on attention graphs for hallucina
     edges between prompt tokens are left out. What is "lite": the states of all layers are projected
     to one node state, there are two rounds, and the readout is fixed.
 
-Two controls tell what the edges are worth. Both are this very network with as many weights:
+Two controls measure the value of the edges. Both are the same network with as many weights:
 
-- no edges: it gets none, so every mean over messages is zero;
-- shuffled edges: it gets as many edges into every token, and the same edge vectors in every trace,
-  but sources and vectors stand in random places; see `shuffle_edges`.
+- no edges: every mean over messages is zero;
+- shuffled edges: every token has as many incoming edges and every trace the same edge vectors, but
+  sources and vectors are permuted; see `shuffle_edges`.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -31,12 +31,11 @@ class EdgeVectorRound(nn.Module):
     vector)``, their mean over a token's incoming edges, an update of two layers, a residual and
     LayerNorm.
 
-    The second term lets attention weigh what is passed on; without it a network has to build that
-    product out of ReLUs. On traces whose label says which tokens are attended to strongly, it took
-    6 to 11 epochs to see the first of it, and 2 to 4 with it; a second Linear for the weights was
-    no better at twice the cost. What was tried instead: dividing edge vectors by their mean gains
-    an epoch or two; LayerNorm over an edge's numbers takes away what all heads agree on, and
-    nothing is found at all.
+    The second term weights the source state by attention; without it the network has to build that
+    product from ReLUs. On traces whose label determines which tokens are attended to strongly, the
+    first improvement took 6 to 11 epochs without it and 2 to 4 with it. A second Linear for the
+    weights was no better at twice the cost; dividing edge vectors by their mean saved one or two
+    epochs; LayerNorm over an edge vector removes what all heads share, and nothing was learnt.
 
     Args:
         hidden: Width of node states.
@@ -66,14 +65,6 @@ class EdgeVectorRound(nn.Module):
         received = group_mean(messages, edge_index[1], nodes.shape[0])
         states: Tensor = self.norm(nodes + self.update(torch.cat([nodes, received], dim=-1)))
         return states
-
-    def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, *rest: Any, **named: Any
-    ) -> None:
-        """Read weights of checkpoints of format 1, which had no gate: one that is shut."""
-        if prefix + "edge.weight" in state_dict:
-            state_dict.setdefault(prefix + "gate", torch.zeros_like(self.gate))
-        super()._load_from_state_dict(state_dict, prefix, *rest, **named)
 
 
 class CharmDetector(nn.Module):
@@ -155,16 +146,15 @@ class CharmDetector(nn.Module):
 
 
 def shuffle_edges(edge_index: Tensor, edge_attr: Tensor, ptr: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the edges with their places destroyed: ``edge_index`` and ``edge_attr`` anew.
+    """Return shuffled ``edge_index`` and ``edge_attr``.
 
-    Kept are the number of edges into every token and the edge vectors of every trace. Each source
-    is drawn anew, uniformly from the tokens before its target (two edges may come to coincide), and
-    the vectors are permuted among the edges of their trace.
+    The number of edges into every token and the edge vectors of every trace do not change. Each
+    source is drawn uniformly from the tokens before its target (edges may coincide), and the
+    vectors are permuted among the edges of their trace.
 
-    What is drawn depends on the trace alone (a hash of its edges and values seeds it), so it is the
-    same in every epoch, batch and process and on every device. It depends on the values because a
-    permutation given by sizes alone would be one and the same for all traces of a size: one that a
-    detector can learn to undo.
+    The result depends only on the trace (a hash of its edges and values is the seed), so it is the
+    same in every epoch, batch and process and on every device. A permutation that depends on sizes
+    alone would be the same for all traces of a size, and a detector could learn to undo it.
 
     Args:
         edge_index: int64 ``[2, E]``, sources before their targets.

@@ -1,12 +1,12 @@
 """GINE over attention graphs, then an LSTM over layers; once per batch over the union of samples
 and layers.
 
-Two things beside published GINE let it see *whom* a token attends to, which is a product of weight
-and state. Epochs until validation AUROC passes 0.7, and AUROC on test after twelve, where that
-product is the only signal (``places`` in ``tests/train/truth.py``; five data sets and seeds; no
-score exceeds 0.816 on these test traces):
+Two additions to published GINE let it detect *which* tokens are attended to, a product of weight
+and state. Epochs until validation AUROC exceeds 0.7, and test AUROC after twelve epochs, on data
+where that product is the only signal (``places`` in ``tests/train/truth.py``; five data sets and
+seeds; the best possible AUROC on these test traces is 0.816):
 
-    weights as they are                                  12 to 22     0.61
+    unscaled weights                                     12 to 22     0.61
       a third of the learning rate, or three times       11 to never
       no weight decay                                    11 to 39
       the mean of messages, not their sum                34 to never
@@ -16,10 +16,10 @@ score exceeds 0.816 on these test traces):
     their logarithms standardised                         3 to 4      0.80
     their logarithms standardised, and a gate             1           0.81
 
-A spread of 0.15 beside states of 1 is what hid it. Logarithms, because models have sinks: where one
-token takes 0.6 of every row, standardised weights are all but two values, and 0.50 is all that is
-reached; their logarithms reach 0.80, but the variational twin (`wdsbench.detect.gvae`) does so only
-with the gate, which is that of `wdsbench.detect.charm`.
+Unscaled weights have a spread of 0.15, states one of 1. Logarithms are used because models have
+attention sinks: where one token receives 0.6 of every row, standardised weights have almost only
+two values and reach 0.50; their logarithms reach 0.80, but the variational detector
+(`wdsbench.detect.gvae`) does so only with the gate, which is that of `wdsbench.detect.charm`.
 
 Only the last token of each graph is read out, so only what reaches it within two hops is computed:
 round two over the edges into the last tokens, round one over the edges into those edges' sources.
@@ -29,7 +29,7 @@ round two; outputs and gradients equal those of the full rounds.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -41,7 +41,7 @@ from wdsbench.detect.union import graph_of_nodes, require_whole_samples
 
 
 class Reach(NamedTuple):
-    """What two rounds of messages need to reach the readout nodes.
+    """Nodes and edges that two rounds of messages need for the readout nodes.
 
     Attributes:
         nodes: int64 ``[M]``: nodes whose state after round one is needed, ascending.
@@ -63,7 +63,7 @@ class Reach(NamedTuple):
 
 
 def reach_of(last: Tensor, edge_index: Tensor, num_nodes: int) -> Reach:
-    """Return what is within two hops of the nodes ``last`` (int64 ``[G]``, distinct)."""
+    """Return nodes and edges within two hops of the nodes ``last`` (int64 ``[G]``, distinct)."""
     source, target = edge_index[0], edge_index[1]
     place_last = torch.full((num_nodes,), -1, dtype=torch.long, device=last.device)
     place_last[last] = torch.arange(last.numel(), device=last.device)
@@ -91,7 +91,7 @@ class GatedGINEConv(GINEConv):  # type: ignore[misc]  # PyG is not typed
     """GINE whose messages are ``ReLU(source + e) + gate * source * e`` with ``e = Linear(weight)``.
 
     Source: Hu et al., "Strategies for pre-training graph neural networks" (2020), for the first
-        term; the second lets attention weigh what is passed on.
+        term; the second weights the source state by attention.
     """
 
     def __init__(self, update: nn.Module, hidden: int) -> None:
@@ -102,14 +102,6 @@ class GatedGINEConv(GINEConv):  # type: ignore[misc]  # PyG is not typed
         """Return messages float32 ``[E, hidden]``; PyG's name and arguments."""
         edge: Tensor = self.lin(edge_attr)
         return torch.relu(x_j + edge) + self.gate * x_j * edge
-
-    def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, *rest: Any, **named: Any
-    ) -> None:
-        """Read weights of detectors from before there was a gate: one that is shut."""
-        if prefix + "lin.weight" in state_dict:
-            state_dict.setdefault(prefix + "gate", torch.zeros_like(self.gate))
-        super()._load_from_state_dict(state_dict, prefix, *rest, **named)
 
 
 class AttentionRound(nn.Module):

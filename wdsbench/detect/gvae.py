@@ -4,9 +4,9 @@ once per batch over the union of samples and layers.
     states -> GINE x 2 -> pool -> mean, log-variance -> latent -> LSTM over layers -> logit
                                                           |-> attention weights, pooled states
 
-Training adds a penalty to the cross-entropy: how badly the latent tells the graph's attention
-weights and states again, and how far its distribution is from a standard normal one. Unlike in
-`wdsbench.detect.gnn` every node is pooled, so both rounds run over all edges.
+Training adds a penalty to the cross-entropy: the reconstruction error of the graph's attention
+weights and states, and the divergence of the latent from a standard normal distribution. Unlike
+`wdsbench.detect.gnn` it pools all nodes, so both rounds run over all edges.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from wdsbench.detect.lstm import LayerLSTM
 from wdsbench.detect.scale import ScaleWeights, Standardise
 from wdsbench.detect.union import graph_of_nodes, group_mean, require_whole_samples
 
-# A log-variance beyond these is a latent that is exact, or nothing but noise, to float32's eyes;
-# exp() of an unbounded one overflows in the first steps of an unlucky start.
+# Beyond these a latent is exact, or pure noise, in float32; exp() of an unbounded log-variance
+# overflows in the first steps from some initial weights.
 LOG_VARIANCE_RANGE = (-8.0, 4.0)
 
 
 class Encoded(NamedTuple):
-    """What the encoder makes of a batch of G graphs.
+    """Output of the encoder for a batch of G graphs.
 
     Attributes:
-        nodes: float32 ``[N, hidden]``: projected states before any message, so that they hold
-            nothing of the attention weights.
+        nodes: float32 ``[N, hidden]``: projected states before any message, which do not depend
+            on the attention weights.
         graph_index: int64 ``[N]``: the graph of each node.
         pooled: float32 ``[G, 2 * D]``: mean of the graph's standardised states, and its last one.
         mean: float32 ``[G, latent]``.
@@ -50,7 +50,7 @@ class Encoded(NamedTuple):
 class GVAEDetector(nn.Module):
     """Variational graph autoencoder per layer, LSTM over the layers' latents.
 
-    Evaluation reads the mean of each latent, so scores are no matter of chance.
+    Evaluation uses the mean of each latent, so scores are deterministic.
 
     Args:
         num_features: D, width of a state.
@@ -58,8 +58,8 @@ class GVAEDetector(nn.Module):
         hidden: Width of node states and of each LSTM direction; latents are half as wide.
         depth: LSTM layers.
         dropout: See `wdsbench.detect.lstm.LayerLSTM`.
-        reconstruction_weight: Of the reconstruction terms beside the cross-entropy.
-        divergence_weight: Of the KL term beside the cross-entropy.
+        reconstruction_weight: Weight of the reconstruction terms in the loss.
+        divergence_weight: Weight of the KL term in the loss.
     """
 
     def __init__(
@@ -130,9 +130,9 @@ class GVAEDetector(nn.Module):
         """
         encoded = self._encode(x, edge_index, edge_attr, ptr)
         latent = self._latent(encoded, noise)
-        told_again = self._weights_error(encoded, latent, edge_index, edge_attr)
-        told_again = told_again + self._states_error(encoded, latent)
-        per_graph = self.reconstruction_weight * told_again + self.divergence_weight * divergence(
+        error = self._weights_error(encoded, latent, edge_index, edge_attr)
+        error = error + self._states_error(encoded, latent)
+        per_graph = self.reconstruction_weight * error + self.divergence_weight * divergence(
             encoded
         )
         return self._logits(latent), per_graph.view(-1, self.num_layers).mean(dim=1)
@@ -171,8 +171,8 @@ class GVAEDetector(nn.Module):
     ) -> Tensor:
         """Return each graph's cross-entropy of its attention weights, ``[G]``; 0 without edges.
 
-        A weight is told from both tokens' states before any message and the graph's latent: what
-        the states do not say of the weights has to pass through the latent.
+        A weight is predicted from both tokens' states before any message and the graph's latent:
+        the latent has to encode what the states do not determine.
         """
         source, target = edge_index[0], edge_index[1]
         attending = self.attending(encoded.nodes) + self.bend(latent)[encoded.graph_index]
@@ -188,10 +188,10 @@ class GVAEDetector(nn.Module):
     def _states_error(self, encoded: Encoded, latent: Tensor) -> Tensor:
         """Return each graph's error of its pooled standardised states, ``[G]``.
 
-        Huber's, not the square: attention sinks lie up to ten deviations out.
+        Huber loss, because attention sinks are up to ten standard deviations from the mean.
         """
-        told = self.tell_states(latent)
-        return functional.smooth_l1_loss(told, encoded.pooled, reduction="none").mean(dim=-1)
+        predicted = self.tell_states(latent)
+        return functional.smooth_l1_loss(predicted, encoded.pooled, reduction="none").mean(dim=-1)
 
 
 def divergence(encoded: Encoded) -> Tensor:

@@ -1,4 +1,4 @@
-"""LSTM over the layers' states of one token: how the state moves through the depth of the model."""
+"""LSTM over the states of one token in all layers."""
 
 from __future__ import annotations
 

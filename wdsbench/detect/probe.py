@@ -1,7 +1,7 @@
-"""Probes on one layer's state of one token: the simplest uses of states.
+"""Probes on one layer's state of one token.
 
-Which layer and which token are chosen on validation by whoever fits them; the modules get the
-states of that token.
+Layer and token are chosen on validation (`wdsbench.train.probe`); the modules are given the states
+of that token.
 """
 
 from __future__ import annotations
@@ -16,24 +16,23 @@ from wdsbench.detect.scale import Standardise
 if TYPE_CHECKING:
     from wdsbench.records import Batch
 
-#: Where a probe may look, in the order in which equals are preferred. All but the first need the
-#: length of the prompt. ``mean_answer`` is the mean of the raw states over the answer's tokens.
+#: Candidate tokens, in order of preference among equals. All but the first need the length of the
+#: prompt. ``mean_answer`` is the mean of the raw states over the answer's tokens.
 PROBE_TOKENS = ("last_answer", "first_answer", "mean_answer", "last_prompt")
 
 
 def token_states(batch: Batch, token: str) -> tuple[Tensor, Tensor]:
-    """Return the states of one token of every sample, and who has such a token.
+    """Return the states of one token of every sample, and the mask of samples that have it.
 
     Args:
-        batch: With ``hidden`` of one token a sample (``[B, L, D]``: it is taken for the one that is
-            wanted), or jagged (``[L, sum T, D]``) and ending with the last token of each sequence:
+        batch: Batch with ``hidden`` of one token per sample (``[B, L, D]``, which must be the token
+            asked for), or jagged (``[L, sum T, D]``) up to the last token of each sequence:
             ``tokens="all"``, ``"answer"``, or the last k.
         token: One of `PROBE_TOKENS`.
 
     Returns:
-        states: float32 ``[B, L, D]``; zeros where there is no such token.
-        present: bool ``[B]``: an empty answer has no first token and no mean, an empty prompt no
-            last one.
+        states: float32 ``[B, L, D]``; zeros if the sample has no such token.
+        present: bool ``[B]``; False for an empty answer or prompt.
     """
     assert batch.hidden is not None, "the loader was not asked for hidden states"
     hidden = batch.hidden
@@ -55,7 +54,7 @@ def token_states(batch: Batch, token: str) -> tuple[Tensor, Tensor]:
 
 
 def _wanted(token: str, end: int, answer: int, prompt: int) -> tuple[int, int] | None:
-    """Return the half-open range of rows to take the mean of; None: there is no such token."""
+    """Return the half-open range of rows to average; None if there is no such token."""
     if token == "last_answer":
         return end - 1, end
     assert prompt >= 0, "the loader gives no unknown prompt length"
@@ -72,7 +71,7 @@ class LogisticProbe(nn.Module):
 
     Args:
         num_features: D, width of a state.
-        num_layers: L, layers of the states it is given; of these it reads one.
+        num_layers: L, layers of the given states, of which it reads one.
     """
 
     layer: Tensor
@@ -126,11 +125,7 @@ class MLPProbe(nn.Module):
 
 
 def _require_shape(hidden: Tensor, scale: Standardise) -> None:
-    """Check that states are of the detector's layers: one layer's scale would fit any number.
-
-    Raises:
-        ValueError: They are not.
-    """
+    """Check that states have the detector's layers and features (broadcasting would hide it)."""
     if hidden.shape[1:] != scale.mean.shape:
         raise ValueError(
             f"states of {tuple(hidden.shape[1:])} (layers, features) do not fit a probe of "

@@ -1,7 +1,6 @@
-"""Detector names and what stands behind each: how it is built, what it reads, how it is fitted.
+"""Names of the detectors: how each is built, what it reads, how it is fitted.
 
-Importing this costs nothing (no torch, no torch-geometric): a command line can list the names. What
-a name needs is imported when it is built.
+Importing this module does not import torch, so a command line can list the names.
 """
 
 from __future__ import annotations
@@ -27,26 +26,26 @@ Kind = Literal["closed_form", "probe", "trained"]
 
 @dataclass(frozen=True)
 class LoaderNeeds:
-    """What a detector asks of the loader.
+    """What a detector needs of the loader.
 
     Attributes:
         fields: ``fields=`` of the loader.
         tokens: ``tokens=`` of the loader.
         layout: ``layout=`` of the loader.
-        members: Members every trace must have, each with the remedy where it has not.
+        kinds: Names of the member kinds that every trace must have.
     """
 
     fields: tuple[str, ...] = ()
     tokens: str | int = "last_answer"
     layout: str = "stack"
-    members: tuple[tuple[str, str], ...] = ()
+    kinds: tuple[str, ...] = ()
 
     def arguments(self) -> dict[str, Any]:
         """Return the loader's keyword arguments."""
         return {"fields": self.fields, "tokens": self.tokens, "layout": self.layout}
 
     def at_token(self, token: str) -> LoaderNeeds:
-        """Return the needs of a probe that looks at ``token``, one of its module's tokens."""
+        """Return the needs of a probe that reads ``token``."""
         if token == "last_answer":
             return self
         tokens = "all" if token == "last_prompt" else "answer"
@@ -62,8 +61,8 @@ class DetectorShape:
         num_features: D, width of a state.
         hidden: Width inside the detector.
         depth: LSTM layers.
-        dropout: While training.
-        num_heads: H, attention heads of a layer; 0 where nothing of single heads is kept.
+        dropout: Dropout in training.
+        num_heads: H, attention heads per layer; 0 if nothing is stored per head.
     """
 
     num_layers: int
@@ -80,16 +79,15 @@ class DetectorSpec:
 
     Attributes:
         name: The detector's name everywhere (``--detector``, JSON, plots).
-        kind: ``closed_form``: nothing is fitted but sign and threshold; ``probe``: weights fitted
-            in closed form or by a solver; ``trained``: gradient descent.
-        needs: What is asked of the loader.
+        kind: ``closed_form``: only sign and threshold are fitted; ``probe``: weights are fitted by
+            a solver; ``trained``: weights are fitted by gradient descent.
+        needs: Its needs of the loader.
         score: float64 ``[B]`` of a batch (closed form only).
         build: The module for a shape (all others).
         inputs: The module's positional arguments, taken from a batch (all others).
-        chooses_token: Whether fitting chooses a layer and a token; the module then is given the
-            states of that token, as `wdsbench.detect.probe.token_states` returns them.
-        scales_weights: Whether the module has a ``scale_weights``, whose moments are those of the
-            batches' ``graph.edge_attr``.
+        chooses_token: True if fitting chooses a layer and a token; the module is then given the
+            states of that token (see `wdsbench.detect.probe.token_states`).
+        scales_weights: True if the module has a ``scale_weights`` for ``graph.edge_attr``.
     """
 
     name: str
@@ -149,10 +147,7 @@ def _build_probe_mlp(shape: DetectorShape) -> nn.Module:
 def _build_attention_logistic(shape: DetectorShape) -> nn.Module:
     from wdsbench.detect.attention import AttentionLogistic
 
-    if shape.num_heads < 1:
-        raise DetectorError(
-            f"not available: the number of attention heads is not known; {_REPACK_SKETCH}"
-        )
+    _require_heads(shape)
     return AttentionLogistic(num_layers=shape.num_layers, num_heads=shape.num_heads)
 
 
@@ -192,13 +187,17 @@ def _build_gvae(shape: DetectorShape) -> nn.Module:
     )
 
 
+def _require_heads(shape: DetectorShape) -> None:
+    if shape.num_heads < 1:
+        raise DetectorError(
+            f"num_heads is {shape.num_heads}; must be at least 1, the number of attention heads"
+        )
+
+
 def _build_charm(shape: DetectorShape, edges: Edges) -> nn.Module:
     from wdsbench.detect.charm import CharmDetector
 
-    if shape.num_heads < 1:
-        raise DetectorError(
-            f"not available: the number of attention heads is not known; {_REPACK_HEADS}"
-        )
+    _require_heads(shape)
     return CharmDetector(
         shape.num_features,
         num_layers=shape.num_layers,
@@ -229,25 +228,21 @@ def _union_graph(batch: Batch) -> tuple[Tensor, ...]:
     return (*_graph(batch), batch.prompt_length)
 
 
-_REPACK_HEADS = "repack with --attention heads"
-_REPACK_SKETCH = "repack with --attention sketch"
 _STATES = LoaderNeeds(fields=("hidden",))
 _LOGPROBS = LoaderNeeds(fields=("logprobs",))
-# No states are read; "last" is the choice of tokens that no trace is refused for.
-_SKETCHES = LoaderNeeds(
-    fields=("sketch",), tokens="last", members=(("sketch.npy", _REPACK_SKETCH),)
-)
+# No states are read; every trace has a "last" token.
+_SKETCHES = LoaderNeeds(fields=("sketch",), tokens="last", kinds=("sketch",))
 _GRAPHS = LoaderNeeds(
     fields=("hidden",),
     tokens="all",
     layout="graph",
-    members=(("edges_index.npy", "repack with --attention edges"),),
+    kinds=("edges",),
 )
 _UNION_GRAPHS = LoaderNeeds(
     fields=("hidden",),
     tokens="all",
     layout="union-graph",
-    members=(("heads_index.npy", _REPACK_HEADS),),
+    kinds=("heads",),
 )
 
 

@@ -1,38 +1,35 @@
-"""Brings what detectors read to one scale: zero mean and unit spread.
+"""Standardises the inputs of detectors to zero mean and unit variance.
 
-States per layer and feature: layers differ in scale by orders of magnitude (the residual stream
-grows, the final norm cuts it back) and single features differ within a layer, so an LSTM fed with
-raw states sees little but the largest few.
+States are standardised per layer and feature: layers differ in scale by orders of magnitude (the
+residual stream grows, the final norm reduces it), and so do features within a layer.
 
-Attention weights by their logarithm: they are shares of 1 that span orders of magnitude, a few
-large ones and many small, and a network fed with raw ones hardly tells the small ones apart.
+Attention weights are standardised after taking their logarithm, because they span orders of
+magnitude: a few large ones and many small ones.
 
-The moments come from one streaming pass each over the training split, cost ``O(L * D)`` memory and
-are buffers of the detector: they travel with its weights.
+The moments are computed in one streaming pass each over the training split with ``O(L * D)``
+memory, and are buffers of the detector, saved with its weights.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from wdsbench.errors import DetectorError
 
-# States further out than this many standard deviations are cut. The first tokens of a sequence are
-# attention sinks with activations up to a thousand times the usual; beyond ten deviations the sign
-# is all that helps.
+# States are clipped to this many standard deviations. The first tokens of a sequence are attention
+# sinks with activations up to a thousand times the usual.
 LIMIT = 10.0
 # A feature whose spread is within float32 rounding of its mean is constant; dividing by it would
 # amplify noise.
 RELATIVE_SPREAD = 1e-6
-# float16's least normal number: below it a stored weight has ever fewer digits, and its logarithm
-# would tell little but rounding.
+# The smallest normal float16: below it a stored weight loses digits, and its logarithm is mostly
+# rounding error.
 LEAST_WEIGHT = 2.0**-14
-# Logarithms of weights are cut nearer: far below the mean lie tokens that are hardly attended to,
-# and a product of state and weight (the gate of `wdsbench.detect.gnn`) must not be largest there.
+# Logarithms of weights are clipped closer: far below the mean are tokens that are hardly attended
+# to, where a product of state and weight (the gate of `wdsbench.detect.gnn`) must not be largest.
 WEIGHT_LIMIT = 3.0
 
 
@@ -136,14 +133,12 @@ class Standardise(nn.Module):
 
 
 class ScaleWeights(nn.Module):
-    """Takes the logarithm of attention weights, subtracts its mean and divides by its standard
-    deviation. One scale for all layers: logarithms of their weights are of one order.
+    """Standardises the logarithm of attention weights, with one scale for all layers.
 
     Attributes:
         mean: float32 ``[1]`` buffer; zero until `set_moments`.
         std: float32 ``[1]`` buffer; one until `set_moments`.
-        logarithmic: bool ``[]`` buffer; False in detectors that were trained on weights as they
-            are, before there was a scale for them.
+        logarithmic: bool ``[]`` buffer, always True; part of the weights file.
     """
 
     mean: Tensor
@@ -163,21 +158,10 @@ class ScaleWeights(nn.Module):
 
     def forward(self, weights: Tensor) -> Tensor:
         """Return ``weights`` (float32 ``[E, 1]``) standardised."""
-        values = torch.where(self.logarithmic, log_weights(weights), weights)
+        values = log_weights(weights)
         return ((values - self.mean) / self.std).clamp(-WEIGHT_LIMIT, WEIGHT_LIMIT)
-
-    def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, *rest: Any, **named: Any
-    ) -> None:
-        if prefix + "mean" not in state_dict:
-            state_dict[prefix + "mean"] = torch.zeros_like(self.mean)
-            state_dict[prefix + "std"] = torch.ones_like(self.std)
-            state_dict[prefix + "logarithmic"] = torch.zeros_like(self.logarithmic)
-        super()._load_from_state_dict(state_dict, prefix, *rest, **named)
 
 
 def log_weights(weights: Tensor) -> Tensor:
-    """Return the natural logarithm of attention weights, those below `LEAST_WEIGHT` as if they were
-    that.
-    """
+    """Return the natural logarithm of attention weights, clipped below at `LEAST_WEIGHT`."""
     return weights.clamp(min=LEAST_WEIGHT).log()

@@ -1,6 +1,4 @@
-"""What detectors on a disjoint union of graphs share: which graph a node is of, and means over
-groups of rows. No loop over graphs.
-"""
+"""Helpers for detectors on a disjoint union of graphs, without loops over graphs."""
 
 from __future__ import annotations
 
@@ -9,11 +7,11 @@ from torch import Tensor
 
 
 def graph_of_nodes(ptr: Tensor, num_nodes: int) -> Tensor:
-    """Return the graph each of ``num_nodes`` nodes is of, int64 ``[N]``.
+    """Return the graph of each node, int64 ``[N]``.
 
     Args:
         ptr: int64 ``[G + 1]``: first node of each graph.
-        num_nodes: N; given, so that a GPU need not be waited for.
+        num_nodes: N; an argument to avoid a GPU synchronisation.
     """
     graphs = torch.arange(ptr.numel() - 1, device=ptr.device)
     return torch.repeat_interleave(graphs, ptr.diff(), output_size=num_nodes)
@@ -23,7 +21,7 @@ def require_whole_samples(ptr: Tensor, num_layers: int) -> None:
     """Check that the graphs of ``ptr`` are ``num_layers`` per sample.
 
     Raises:
-        ValueError: They are not.
+        ValueError: The number of graphs is not a multiple.
     """
     num_graphs = ptr.numel() - 1
     if num_graphs % num_layers:
@@ -34,13 +32,12 @@ def require_whole_samples(ptr: Tensor, num_layers: int) -> None:
 
 
 def group_mean(values: Tensor, group: Tensor, num_groups: int) -> Tensor:
-    """Return the mean of the rows of each group, float ``[num_groups, ...]``; 0 where there is
-    none.
+    """Return the mean of the rows of each group, float ``[num_groups, ...]``; 0 for empty groups.
 
     Args:
         values: float ``[R, ...]``.
         group: int64 ``[R]``: the group of each row.
-        num_groups: How many groups there are.
+        num_groups: Number of groups.
     """
     total = values.new_zeros(num_groups, *values.shape[1:]).index_add(0, group, values)
     count = values.new_zeros(num_groups).index_add(0, group, values.new_ones(group.shape))

@@ -153,8 +153,11 @@ def _scores(checkpoint: Path, viewed: ViewedTrace, index: DatasetIndex | None) -
     from wdsbench.train.predict import find_checkpoint
     from wdsbench.train.sliding import slide
 
-    stored = StoredTraces.of(index) or StoredTraces(
-        viewed.num_layers, viewed.hidden.shape[2], model_layers=viewed.model_layers
+    features = viewed.hidden.shape[2]
+    stored = (
+        StoredTraces(viewed.num_layers, features, model_layers=viewed.model_layers)
+        if index is None
+        else StoredTraces.of(index)
     )
     return slide(
         load_detector(find_checkpoint(checkpoint)),

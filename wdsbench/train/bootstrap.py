@@ -1,18 +1,16 @@
 """Bootstrap intervals of AUROC, of AUPRC and of differences in AUROC on the same samples.
 
-Resampling is stratified: hallucinated and right samples are drawn apart, each with replacement, so
-that every resample has the classes' sizes of the data (AUROC is a two-sample statistic, and a
-resample of one class has none). Intervals are percentile intervals. The same seed draws the same
-samples for every detector: that is what makes differences paired.
+Resampling is stratified: each class is resampled separately with replacement, so every resample has
+the class sizes of the data. Intervals are percentile intervals. The same seed draws the same
+samples for every detector, which makes differences paired.
 
-What is resampled are test samples: an interval says how far a figure would move with other samples
-of the same kind. What another training of the same detector would give is not in it: give the
-scores of several trainings and compare their spread (`wdsbench.train.seeds`).
+Test samples are resampled: an interval describes the variation between test sets, not between
+trainings of the same detector (for those see `wdsbench.train.means`).
 
-Cost: ``O(resamples * n)`` a detector after one sort; on a busy core 2,000 resamples of 600 samples
-take 0.1 s, of 5,000 samples 0.7 s, for AUROC, AUPRC and all differences together. In simulations of
-80 positives and 160 negatives, 95 % intervals held the true AUROC in 93 % of the cases, the true
-difference of two detectors in 95 %, the true AUPRC in 92 %: a little less than they say.
+Cost: ``O(resamples * n)`` per detector after one sort; on a busy core 2,000 resamples of 600
+samples take 0.1 s, of 5,000 samples 0.7 s, for AUROC, AUPRC and all differences. In simulations of
+80 positives and 160 negatives, 95 % intervals contained the true AUROC in 93 % of the cases, the
+true difference of two detectors in 95 %, the true AUPRC in 92 %.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from wdsbench.train.metrics import auprc, auroc, checked
 
-# Counts of one chunk of resamples: 4 M int64 are 32 MB, whatever the number of samples.
+# Counts per chunk of resamples: 4 M int64 are 32 MB.
 CHUNK_COUNTS = 4_000_000
 
 

@@ -1,13 +1,11 @@
-"""Detectors on disk: one folder, a JSON card and the weights in safetensors.
+"""Detectors on disk: one folder with a JSON card and the weights in safetensors.
 
-    detector.json                  what it is and what it reads: name, shape, layers, token, sign,
-                                   threshold, temperature, the data it was trained on, weights file
+    detector.json                  name, shape, layers, token, sign, threshold, temperature,
+                                   properties of the training data, name of the weights file
     weights-<16 hex>.safetensors   weights and input scale, named by the XXH3 of its bytes
 
 The card is renamed into place last and names a complete weights file, so a killed writer leaves the
-old pair or the new.
-
-Format 1 had no token (the last one), temperature or training data; it is read, 2 is written.
+old pair or the new one.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ class _Shape(pydantic.BaseModel, extra="forbid", strict=True):
     hidden: int = pydantic.Field(ge=1)
     depth: int = pydantic.Field(ge=1)
     dropout: float = pydantic.Field(ge=0, lt=1)
-    num_heads: int = pydantic.Field(default=0, ge=0)  # absent in cards of detectors without heads
+    num_heads: int = pydantic.Field(ge=0)
 
 
 class _Traces(pydantic.BaseModel, extra="forbid", strict=True):
@@ -49,25 +47,25 @@ class _Traces(pydantic.BaseModel, extra="forbid", strict=True):
     reduction: str | None
     edge_rule: str | None
     head_threshold: float | None
-    model_layers: tuple[int, ...] | None = None  # absent where all are stored
+    model_layers: tuple[int, ...] | None = None  # absent if all are stored
 
 
 class _Card(pydantic.BaseModel, extra="forbid", strict=True):
-    format: Literal[1, 2]
+    format: Literal[2]
     detector: str
     kind: Kind
     shape: _Shape | None
     layers: list[int] | None
     sign: Literal[-1, 1]
     threshold: float | None
-    temperature: float | None = pydantic.Field(default=None, gt=0)
-    token: Literal["last_answer", "first_answer", "mean_answer", "last_prompt"] = "last_answer"
-    traces: _Traces | None = None
+    temperature: float | None = pydantic.Field(gt=0)
+    token: Literal["last_answer", "first_answer", "mean_answer", "last_prompt"]
+    traces: _Traces | None
     weights: str | None = pydantic.Field(pattern=r"^weights-[0-9a-f]{16}\.safetensors$")
 
 
 def save_detector(fitted: FittedDetector, folder: Path) -> Path:
-    """Write ``fitted`` into ``folder`` and return the card's path; older weights are removed."""
+    """Write ``fitted`` into ``folder`` in place of an older one; return the card's path."""
     weights_name: str | None = None
     if fitted.module is not None:
         tensors = {
@@ -103,17 +101,17 @@ def _traces_card(traces: StoredTraces) -> dict[str, Any]:
 
 
 def remove_detector(folder: Path) -> None:
-    """Remove card and weights, and ``folder`` unless it holds other files."""
+    """Remove card and weights, and ``folder`` if it is then empty."""
     (folder / CARD_NAME).unlink(missing_ok=True)  # first: a card names a complete weights file
     remove_versions(folder, _WEIGHTS_GLOB)
     remove_if_empty(folder)
 
 
 def load_detector(path: str | Path) -> FittedDetector:
-    """Return the detector saved in the folder ``path`` (or with the card ``path``), on the CPU.
+    """Return the detector in the folder (or with the card) ``path``, on the CPU.
 
     Raises:
-        DetectorError: The card or the weights are missing, damaged, or do not fit each other.
+        DetectorError: Card or weights are missing or damaged, of another format, or do not match.
     """
     given = Path(path)
     card_path = given / CARD_NAME if given.is_dir() else given
@@ -131,7 +129,7 @@ def load_detector(path: str | Path) -> FittedDetector:
         spec = detector_spec(card.detector)
     except ValueError as error:
         raise DetectorError(f"{card_path}: {error}") from error
-    bare = FittedDetector(
+    detector = FittedDetector(
         spec,
         layers=None if card.layers is None else tuple(card.layers),
         sign=card.sign,
@@ -141,12 +139,12 @@ def load_detector(path: str | Path) -> FittedDetector:
         traces=None if card.traces is None else StoredTraces(**card.traces.model_dump()),
     )
     if spec.build is None:
-        return bare
+        return detector
     if card.shape is None or card.weights is None:
         raise DetectorError(f"{card_path}: detector {card.detector} needs a shape and weights")
     shape = DetectorShape(**card.shape.model_dump())
     try:
-        with torch.random.fork_rng(devices=[]):  # weights are drawn, and then replaced
+        with torch.random.fork_rng(devices=[]):  # weights are initialised, then replaced
             module = spec.build(shape)
     except DetectorError as error:
         raise DetectorError(f"{card_path}: shape: {error}") from error
@@ -160,4 +158,4 @@ def load_detector(path: str | Path) -> FittedDetector:
             f"{weights_path}: cannot be used as weights of {card.detector}: {detail}"
         ) from error
     module.eval()
-    return replace(bare, shape=shape, module=module)
+    return replace(detector, shape=shape, module=module)

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from wdsbench.progress import Progress, no_progress
 from wdsbench.train.config import TrainOptions
+from wdsbench.train.output import result_files
 from wdsbench.train.results import Results
-from wdsbench.train.run import result_files, train
+from wdsbench.train.run import train
 from wdsbench.train.search import SEARCHES_NAME, search_and_train
 from wdsbench.train.seeds import train_seeds
 from wdsbench.train.trials import SEARCH_NAME, SearchResult

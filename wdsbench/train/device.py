@@ -1,4 +1,4 @@
-"""Where to compute."""
+"""Choice of the device."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import torch
 
 
 def choose_device(asked: str | None) -> str:
-    """Return the device to compute on; None: CUDA where there is a device, else the CPU.
+    """Return the device ``asked`` for; None: CUDA if available, otherwise the CPU.
 
     Raises:
-        ValueError: It is not there.
+        ValueError: The device does not exist.
     """
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     allowed = ["cpu", *(["cuda"] if gpus else []), *(f"cuda:{gpu}" for gpu in range(gpus))]
@@ -17,7 +17,7 @@ def choose_device(asked: str | None) -> str:
         return "cuda" if gpus else "cpu"
     if asked not in allowed:
         raise ValueError(
-            f"device is {asked!r}; allowed here: {', '.join(allowed)}"
+            f"device is {asked!r}; must be one of {', '.join(allowed)}"
             + ("" if gpus else " (torch finds no GPU)")
         )
     return asked

@@ -1,4 +1,4 @@
-"""What epochs say, written while they are run: ``metrics.jsonl``, and TensorBoard if asked for."""
+"""Logs of the epochs: ``metrics.jsonl``, and TensorBoard if enabled."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ TENSORBOARD_NAME = "tensorboard"
 
 
 class MetricsLog:
-    """Takes the records of all detectors; a context manager."""
+    """Writes the records of all detectors; a context manager."""
 
     def __init__(self, folder: Path | None, *, tensorboard: bool = False) -> None:
-        """Begin the files in ``folder`` anew.
+        """Create the files in ``folder``, in place of earlier ones.
 
         Args:
-            folder: None: nothing is written (a rank that is not the first).
-            tensorboard: Also write event files, a run for each detector.
+            folder: Folder of the files; None: nothing is written (ranks other than the first).
+            tensorboard: True to write event files too, one TensorBoard run per detector.
 
         Raises:
             ValueError: TensorBoard is not installed.
@@ -53,7 +53,7 @@ class MetricsLog:
             writer.flush()
 
     def write_all(self, detector: str, records: Iterable[EpochRecord]) -> None:
-        """Write the records of the epochs before a resumption."""
+        """Write the records of the epochs before a resume."""
         for record in records:
             self.write(detector, record)
 

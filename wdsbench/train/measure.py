@@ -1,6 +1,4 @@
-"""Outcomes of detectors to figures: everything is measured on the labelled test samples, nothing is
-chosen there. A temperature that a detector lacks is fitted on validation.
-"""
+"""Figures of the outcomes of detectors, measured on the labelled test samples."""
 
 from __future__ import annotations
 
@@ -13,11 +11,11 @@ from numpy.typing import NDArray
 from wdsbench.train import metrics
 from wdsbench.train.bootstrap import Comparison, Interval, compare
 from wdsbench.train.config import TrainConfig
+from wdsbench.train.examples import Examples
 from wdsbench.train.fitted import FittedDetector
 from wdsbench.train.plots import ReliabilityCurve
 from wdsbench.train.records import FitResult
 from wdsbench.train.results import DetectorResult, Difference
-from wdsbench.train.source import Examples
 from wdsbench.train.temperature import fit_temperature, scaled
 
 BASELINE = "logprob_mean"
@@ -31,8 +29,8 @@ class Outcome:
         fitted: The detector.
         val_scores: float64 ``[n]`` of all validation samples, labelled or not.
         test_scores: The same of the test samples.
-        fit: How it was trained; None where nothing was.
-        chosen: What was chosen on validation besides sign, threshold and epoch: layer, token, ...
+        fit: Records of the training; None if nothing was trained.
+        chosen: Other choices made on validation: layer, token, ...
     """
 
     fitted: FittedDetector
@@ -44,13 +42,13 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Calibration:
-    """How far probabilities can be taken at their word on the test split.
+    """Calibration of the probabilities on the test split.
 
     Attributes:
         temperature: Fitted on validation.
-        ece: Expected calibration error of the probabilities as they are.
+        ece: Expected calibration error of the unscaled probabilities.
         ece_scaled: After temperature scaling.
-        brier: Brier score of the probabilities as they are.
+        brier: Brier score of the unscaled probabilities.
         brier_scaled: After temperature scaling.
     """
 
@@ -123,7 +121,7 @@ def measure(
 def calibration(outcome: Outcome, examples: dict[str, Examples]) -> Calibration:
     """Return the calibration of a detector whose scores are probabilities.
 
-    The temperature is the detector's own; where it has none yet, it is fitted.
+    Uses the detector's temperature; fits one on validation if it has none.
     """
     val, test = examples["val"], examples["test"]
     temperature = outcome.fitted.temperature
@@ -144,7 +142,7 @@ def calibration(outcome: Outcome, examples: dict[str, Examples]) -> Calibration:
 def reliability_curves(
     outcomes: dict[str, Outcome], results: dict[str, DetectorResult], examples: dict[str, Examples]
 ) -> list[ReliabilityCurve]:
-    """Return what `plot_reliability` draws of every detector that gives probabilities."""
+    """Return the curves of all detectors that return probabilities, for `plot_reliability`."""
     test = examples["test"]
     curves: list[ReliabilityCurve] = []
     for name, outcome in outcomes.items():
@@ -167,7 +165,9 @@ def reliability_curves(
 
 
 def difference(comparison: Comparison, name: str, other: str | None) -> Difference | None:
-    """Return ``name``'s AUROC minus ``other``'s; None where that is itself or was not run."""
+    """Return the AUROC of ``name`` minus that of ``other``; None if they are the same, or ``other``
+    was not run.
+    """
     if other is None or other == name or other not in comparison.auroc:
         return None
     found = comparison.difference(name, other)

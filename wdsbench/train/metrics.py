@@ -1,8 +1,7 @@
-"""How good scores are: labels and scores of the same samples in, plain floats out.
+"""Metrics of scores: labels and scores of the same samples in, floats out.
 
-Everywhere ``labels`` is ``[n]`` of 0 (right) and 1 (hallucinated), ``scores`` is float ``[n]`` and
-finite, more meaning hallucinated. Nothing here chooses anything on the data it measures: the
-threshold is an argument.
+``labels`` is ``[n]`` of 0 (right) and 1 (hallucinated); ``scores`` is float ``[n]``, finite, higher
+meaning hallucinated. No metric chooses a threshold on the data it measures.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from wdsbench.errors import DetectorError
 CALIBRATION_BINS = 15
 # The true positive rate at which the false positive rate is read off.
 RECALL = 0.95
-# Half a unit in the last place of 1: the nearest to 1 that a float64 below it can be.
+# 1 - NEAREST is the largest float64 below 1.
 NEAREST = 2.0**-53
 
 
@@ -33,7 +32,7 @@ class ThresholdMetrics:
 
 @dataclass(frozen=True)
 class ReliabilityBins:
-    """What probabilities promise and what came of it, in equal bins over [0, 1].
+    """Predicted probability and observed share, in equal bins over [0, 1].
 
     Attributes:
         count: int64 ``[bins]`` samples; the last bin holds probability 1 too.
@@ -57,7 +56,7 @@ def checked(labels: ArrayLike, scores: ArrayLike) -> tuple[NDArray[np.bool_], ND
     if truth.ndim != 1 or truth.shape != values.shape:
         raise ValueError(f"labels {truth.shape} and scores {values.shape} are not both [n]")
     if not np.isin(truth, (0, 1)).all():
-        raise ValueError("labels hold values other than 0 and 1; leave unknown ones out")
+        raise ValueError("labels has values other than 0 and 1; omit unknown ones")
     if not np.isfinite(values).all():
         raise ValueError(f"{np.count_nonzero(~np.isfinite(values))} scores are not finite")
     positives = int(np.count_nonzero(truth))
@@ -90,13 +89,13 @@ def false_positive_rate(labels: ArrayLike, scores: ArrayLike, recall: float = RE
 def best_threshold(labels: ArrayLike, scores: ArrayLike) -> float:
     """Return the threshold with the best F1; to be called on validation data.
 
-    It lies midway between two neighbouring scores, so that it does not hang on one sample's last
-    digit. Among equals the highest is taken: the fewest alarms.
+    It is the midpoint of two neighbouring scores, so it does not depend on one sample's last digit.
+    Among equals the highest is returned.
     """
     truth, values = checked(labels, scores)
     order = np.argsort(-values, kind="stable")
     values, hits = values[order], np.cumsum(truth[order])
-    # Cuts are possible only where the score changes: samples of equal score stand on one side.
+    # Samples of equal score are on the same side of the threshold.
     cuts = np.append(np.flatnonzero(np.diff(values)), values.size - 1)
     # F1 = 2 TP / (predicted positives + positives).
     f1 = 2 * hits[cuts] / (cuts + 1 + hits[-1])
@@ -104,7 +103,7 @@ def best_threshold(labels: ArrayLike, scores: ArrayLike) -> float:
     if cut == values.size - 1:
         return float(values[-1])
     between = float(values[cut] / 2 + values[cut + 1] / 2)
-    # Halving may round down onto the lower neighbour; the upper one then is the threshold.
+    # The midpoint can round down to the lower neighbour; then use the upper one.
     return between if between > values[cut + 1] else float(values[cut])
 
 
@@ -121,7 +120,7 @@ def at_threshold(labels: ArrayLike, scores: ArrayLike, threshold: float) -> Thre
 def reliability_bins(
     labels: ArrayLike, probabilities: ArrayLike, bins: int = CALIBRATION_BINS
 ) -> ReliabilityBins:
-    """Return ``probabilities`` of being hallucinated against what was, bin by bin."""
+    """Return the bins of a reliability diagram."""
     truth, values = _checked_probabilities(labels, probabilities)
     place = np.minimum((values * bins).astype(np.int64), bins - 1)
     count = np.bincount(place, minlength=bins)
@@ -138,8 +137,8 @@ def calibration_error(
 ) -> float:
     """Return the expected calibration error of ``probabilities`` of being hallucinated.
 
-    Equal bins over [0, 1]; the mean over bins, weighted by their samples, of |share hallucinated -
-    mean probability|. Perfect probabilities do not reach 0 on few samples: shares scatter.
+    The mean over equal bins of [0, 1], weighted by their samples, of |share hallucinated - mean
+    probability|. With few samples it is above 0 even for perfect probabilities.
 
     Source: Naeini et al. (2015), in its form for the positive class of two.
     """
@@ -164,9 +163,8 @@ def sigmoid(logits: ArrayLike) -> NDArray[np.float64]:
 def logits_of(probabilities: ArrayLike) -> NDArray[np.float64]:
     """Return the logits of ``probabilities``: the inverse of `sigmoid`.
 
-    Probabilities closer to 0 or 1 than `NEAREST` are taken to lie there (logits +-36.7): next to 1
-    float64 holds nothing closer, and both ends are treated alike, for the label's sign must not
-    matter. Near 1 the logit carries the probability's rounding: 1e-6 at 23, 0.3 at 36.
+    Probabilities are clipped to [`NEAREST`, 1 - `NEAREST`] (logits +-36.7), symmetrically. Near 1
+    the logit has the probability's rounding error: 1e-6 at 23, 0.3 at 36.
 
     Raises:
         ValueError: A probability lies outside [0, 1] or is not finite.

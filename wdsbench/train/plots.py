@@ -1,9 +1,7 @@
-"""Plots of a run as PNG files: ROC curves, reliability of probabilities, and loss and AUROC per
-epoch.
+"""Plots of a run as PNG files: ROC curves, reliability diagrams, and loss and AUROC per epoch.
 
-Figures are made without pyplot: no window, no global state, safe in threads and on machines without
-a display. Thirteen detectors in one picture can be told apart: legends stand beside the axes, every
-line has its own pair of colour and style.
+Figures are made without pyplot, so they work in threads and without a display. Up to 21 detectors
+have distinct combinations of colour and line style.
 """
 
 from __future__ import annotations
@@ -24,8 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from wdsbench.files import atomic_file
 
-# Okabe and Ito (2008): told apart with every common colour vision; yellow left out, too pale for
-# lines.
+# Okabe and Ito (2008): distinct for every common colour vision; without yellow, too pale for lines.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 LINE_STYLES = ("-", (0, (4, 1.5)), (0, (1, 1.2)))
 BEFORE, AFTER = "#D55E00", "#0072B2"
@@ -44,8 +41,7 @@ class RocCurve:
 
     Attributes:
         name: The detector.
-        scores: float ``[n]``, more meaning hallucinated; or ``[trainings, n]``: the mean curve is
-            drawn, whose area is the mean of theirs.
+        scores: float ``[n]``; or ``[trainings, n]``, of which the mean curve is drawn.
         auroc: Area under the curve.
         interval: Its bootstrap interval.
     """
@@ -57,9 +53,9 @@ class RocCurve:
 
 
 class Bins(Protocol):
-    """Samples by their probability: how many, the mean probability, the share hallucinated.
+    """Number of samples, mean probability and share hallucinated per bin, ``[bins]`` each.
 
-    All are ``[bins]``, over equal parts of [0, 1]; the latter two are NaN in empty bins.
+    Bins divide [0, 1] equally; empty ones have NaN for the last two.
     """
 
     @property
@@ -72,15 +68,15 @@ class Bins(Protocol):
 
 @dataclass(frozen=True)
 class ReliabilityCurve:
-    """A detector's probabilities against what was, before and after temperature scaling.
+    """Reliability of a detector's probabilities before and after temperature scaling.
 
     Attributes:
         name: The detector.
-        before: Bins of the probabilities as they are.
-        after: Bins of the scaled ones.
-        ece: Expected calibration error before.
-        ece_scaled: After.
-        temperature: Between the two.
+        before: Bins of the unscaled probabilities.
+        after: Bins of the scaled probabilities.
+        ece: Expected calibration error before scaling.
+        ece_scaled: Expected calibration error after scaling.
+        temperature: The temperature.
     """
 
     name: str
@@ -105,8 +101,8 @@ def plot_roc(path: Path, labels: ArrayLike, curves: Sequence[RocCurve]) -> Path:
         look = {"linewidth": 1.8, "zorder": 3 + len(ranked) - place, **_look(place)}
         axes.plot(*_roc(truth, curve.scores), label=label, **look)
     axes.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.01), aspect="equal")
-    axes.set_xlabel("false positive rate (right answers called hallucinated)")
-    axes.set_ylabel("true positive rate (hallucinations found)")
+    axes.set_xlabel("false positive rate")
+    axes.set_ylabel("true positive rate")
     positives = int(np.count_nonzero(truth))
     axes.set_title(f"Test split: {positives} hallucinated, {truth.size - positives} right")
     _legend_beside(axes, "AUROC [bootstrap interval]")
@@ -114,13 +110,13 @@ def plot_roc(path: Path, labels: ArrayLike, curves: Sequence[RocCurve]) -> Path:
 
 
 def plot_reliability(path: Path, curves: Sequence[ReliabilityCurve]) -> Path:
-    """Draw, a panel a detector, what probabilities promise against what came; return ``path``.
+    """Draw one reliability diagram per detector and return ``path``.
 
-    Points on the diagonal keep their word. A point's area grows with its samples; the bars below
-    are the samples themselves. Curves must not be empty.
+    A point's area grows with the samples of its bin; the bars below show their number. ``curves``
+    must not be empty.
     """
     if not curves:
-        raise ValueError("no curve to draw: no detector of the run gives probabilities")
+        raise ValueError("curves is empty; no detector of the run returns probabilities")
     columns = min(PANEL_COLUMNS, len(curves))
     rows = math.ceil(len(curves) / columns)
     figure = Figure(figsize=(3.1 * columns if columns > 1 else 4.6, 4.4 * rows + 0.6))
@@ -140,8 +136,8 @@ def plot_reliability(path: Path, curves: Sequence[ReliabilityCurve]) -> Path:
         Line2D([], [], color=BEFORE, linestyle="--", marker="o", markerfacecolor="white"),
         Line2D([], [], color=AFTER, marker="o"),
     ]
-    names = ["as trained", "divided by T (fitted on validation)"]
-    note = "a point's area grows with the samples in its bin"
+    names = ["unscaled", "scaled by temperature T (fitted on validation)"]
+    note = "point area: number of samples in the bin"
     figure.legend(handles, names, loc="outside upper center", ncols=2, frameon=False, title=note)
     return _save(figure, path)
 
@@ -178,14 +174,14 @@ def plot_training(path: Path, records: Sequence[Mapping[str, Any]]) -> Path:
         left.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         left.yaxis.set_minor_locator(NullLocator())
         left.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    _legend_beside(right, "best epoch, kept (dot)")
+    _legend_beside(right, "best epoch (dot)")
     return _save(figure, path)
 
 
 def _roc(
     truth: NDArray[Any], scores: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return false and true positive rates; of several trainings the mean at equal false ones."""
+    """Return false and true positive rates; of several trainings the mean true rates."""
     from sklearn.metrics import roc_curve
 
     if np.ndim(scores) == 1:
@@ -195,9 +191,9 @@ def _roc(
     curves = []
     for row in scores:
         false_rate, true_rate, _ = roc_curve(truth, row, drop_intermediate=False)
-        # Of points above each other the highest counts, as np.interp does from the right.
+        # Among points of equal false rate np.interp uses the highest.
         curves.append(np.interp(grid, false_rate, true_rate))
-    # Where the curves begin no rate is defined but 0: the step up at 0 belongs to the line.
+    # The line starts at (0, 0), before the step at false rate 0.
     return np.append(0, grid), np.append(0, np.mean(curves, axis=0))
 
 
@@ -213,7 +209,7 @@ def _reliability_panel(above: Axes, below: Axes, curve: ReliabilityCurve) -> Non
         filled = found.count > 0
         x, y, count = found.probability[filled], found.share[filled], found.count[filled]
         sizes = 6 + 80 * count / max(count.max(initial=1), 1)
-        # Faint: between bins of few samples the line goes up and down by chance.
+        # Faint: with few samples per bin the line is noisy.
         above.plot(x, y, color=colour, linestyle=line, linewidth=1, alpha=0.45)
         above.scatter(x, y, s=sizes, facecolor=face, edgecolor=colour, linewidth=1.2, zorder=3)
     edges = np.linspace(0, 1, bins + 1)
@@ -247,7 +243,7 @@ def _tidy(axes: Axes) -> None:
 
 
 def _legend_beside(axes: Axes, title: str) -> None:
-    """Put the legend right of ``axes``, in letters of one width: its figures form columns."""
+    """Draw the legend to the right of ``axes``, in a monospaced font."""
     if not axes.get_legend_handles_labels()[0]:
         return
     axes.legend(
@@ -263,7 +259,7 @@ def _legend_beside(axes: Axes, title: str) -> None:
 
 
 def _look(place: int) -> dict[str, Any]:
-    """Return colour and line style of the ``place``-th line; styles change when colours run out."""
+    """Return colour and line style of line ``place``."""
     style = LINE_STYLES[(place // len(COLOURS)) % len(LINE_STYLES)]
     return {"color": COLOURS[place % len(COLOURS)], "linestyle": style}
 
@@ -271,12 +267,12 @@ def _look(place: int) -> dict[str, Any]:
 def _save(figure: Figure, path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(path) as file:
-        # No software version in the file: the same figures give the same bytes.
+        # Without the software version the same figures give the same bytes.
         figure.savefig(
             file,
             format="png",
             dpi=DOTS_PER_INCH,
-            bbox_inches="tight",  # the legend beside the axes belongs to the picture
+            bbox_inches="tight",  # includes the legend
             pad_inches=0.15,
             metadata={"Software": None},
         )

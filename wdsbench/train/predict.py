@@ -1,9 +1,8 @@
-"""Scores of traces by a detector that was trained before: a checkpoint and a data set in, one line
-per sample out.
+"""Scores of traces by a fitted detector: a checkpoint and a data set in, one line per sample out.
 
-The data set must hold traces as the detector knows them: as many layers, features and heads, and
-the same reduction of states. Samples stand in the order of (question id, trace number, key),
-whatever the order of shards, so that two files of the same samples can be compared line by line.
+The data set must fit the detector: the same layers, features, heads and reduction of states.
+Samples are sorted by (question id, trace number, key), so that two files of the same samples can be
+compared line by line.
 """
 
 from __future__ import annotations
@@ -20,21 +19,17 @@ import numpy as np
 from wdsbench.detect.registry import LoaderNeeds
 from wdsbench.errors import DetectorError
 from wdsbench.files import write_whole
+from wdsbench.loader.loader import TraceLoader
 from wdsbench.progress import Progress, no_progress
 from wdsbench.records import SPLITS
+from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.train import metrics
 from wdsbench.train.checkpoint import CARD_NAME, load_detector
 from wdsbench.train.config import SPLIT_CHOICES, PredictOptions, TrainConfig
 from wdsbench.train.device import choose_device
+from wdsbench.train.examples import read_examples
 from wdsbench.train.fitted import FittedDetector, StoredTraces
-from wdsbench.train.source import (
-    OpenLoader,
-    Source,
-    default_open_loader,
-    number_of_batches,
-    read_examples,
-    require_members,
-)
+from wdsbench.train.source import OpenLoader, Source, require_members
 
 COLUMNS = (
     "question_id",
@@ -50,7 +45,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a detector says of one sample.
+    """Prediction of a detector for one sample.
 
     Attributes:
         question_id: The question's id.
@@ -61,7 +56,7 @@ class Prediction:
         score: As in a training run's ``scores.csv``: more means hallucinated.
         probability: Of being hallucinated, after temperature scaling where one was fitted; None for
             closed forms.
-        hallucinated: Whether the score reaches the threshold; None where none was chosen.
+        hallucinated: True if the score reaches the threshold; None if there is no threshold.
     """
 
     question_id: str
@@ -76,14 +71,14 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Predictions:
-    """What a detector says of a data set; samples in the order of (question id, trace, key)."""
+    """Predictions for a data set, sorted by (question id, trace, key)."""
 
     detector: FittedDetector
     checkpoint: Path
     samples: list[Prediction]
 
     def summary(self) -> dict[str, Any]:
-        """Return counts as JSON values, and the AUROC where both labels are there."""
+        """Return counts as JSON values, and the AUROC if both classes are present."""
         labels = [one.label for one in self.samples if one.label is not None]
         scores = [one.score for one in self.samples if one.label is not None]
         positives = sum(labels)
@@ -109,7 +104,7 @@ def predict(
     options: PredictOptions | None = None,
     *,
     progress: Progress = no_progress,
-    open_loader: OpenLoader | None = None,
+    open_loader: OpenLoader = TraceLoader,
 ) -> Predictions:
     """Return the scores that the detector ``checkpoint`` gives the samples of a data set.
 
@@ -118,7 +113,7 @@ def predict(
         shards: Folder of the data set.
         options: Split, device, batch size and reading; None: the defaults. ``out`` is not used.
         progress: Draws a bar over batches.
-        open_loader: Constructor of the loader; None: `TraceLoader`.
+        open_loader: Constructor of the loader.
 
     Raises:
         ValueError: The device does not exist.
@@ -135,9 +130,7 @@ def predict(
         threads=options.threads,
         layers=fitted.layers,
     )
-    source = Source(
-        shards, config, choose_device(options.device), open_loader or default_open_loader()
-    )
+    source = Source(shards, config, choose_device(options.device), open_loader)
     samples: list[Prediction] = []
     for name in SPLITS if split == "all" else (split,):
         samples += _score_split(fitted, source, name, progress)
@@ -150,11 +143,10 @@ def predict(
 
 
 def find_checkpoint(path: str | Path) -> Path:
-    """Return the card or folder of the one detector that ``path`` names: itself, or the only one of
-    the run in it.
+    """Return the detector at ``path``: ``path`` itself, or the only detector of the run in it.
 
     Raises:
-        DetectorError: There are several. (None at all is `load_detector`'s to say.)
+        DetectorError: There are several. (`load_detector` raises if there is none.)
     """
     given = Path(path)
     if not given.is_dir() or (given / CARD_NAME).exists():
@@ -167,7 +159,7 @@ def find_checkpoint(path: str | Path) -> Path:
 
 
 def write_predictions(predictions: Predictions, path: Path) -> None:
-    """Write one line per sample as CSV, atomically; what is not known is empty."""
+    """Write one line per sample as CSV, atomically; unknown values are empty."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -180,17 +172,14 @@ def _score_split(
     fitted: FittedDetector, source: Source, split: str, progress: Progress
 ) -> list[Prediction]:
     with source.batches(split, LoaderNeeds()) as batches:
-        index = getattr(batches, "index", None)
+        index = batches.index
         require_members(index, fitted.needs)
-        stored = StoredTraces.of(index)
-        if stored is not None:
-            fitted.require_traces(stored)
+        fitted.require_traces(StoredTraces.of(index))
         examples = read_examples(batches)
     if not examples.keys:
         return []
     with source.batches(split, fitted.needs) as batches:
-        total = number_of_batches(batches)
-        watched = progress(batches, total, f"scoring {split} with {fitted.spec.name}")
+        watched = progress(batches, len(batches), f"scoring {split} with {fitted.spec.name}")
         probabilities: list[float] | list[None]
         if fitted.calibrated:
             logits = examples.align(fitted.logits(watched, source.device))
@@ -222,17 +211,16 @@ def _score_split(
     ]
 
 
-def _trace_numbers(index: Any, split: str) -> dict[str, int]:
-    """Return the trace number of each key of a split; none where there is no index."""
-    columns = getattr(index, "columns", {})
-    if "trace" not in columns:
+def _trace_numbers(index: DatasetIndex, split: str) -> dict[str, int]:
+    """Return the trace number of each key of a split; empty if the table has none."""
+    if "trace" not in index.columns:
         return {}
-    rows = np.flatnonzero(columns["split"] == SPLITS.index(split))
-    return dict(zip(index.keys(rows), columns["trace"][rows].tolist(), strict=True))
+    rows = np.flatnonzero(index.columns["split"] == SPLITS.index(split))
+    return dict(zip(index.keys(rows), index.columns["trace"][rows].tolist(), strict=True))
 
 
 def _cell(value: object) -> object:
-    """Return a value as it stands in the file: nine digits, as many as float32 needs."""
+    """Return a cell of the file; floats have nine digits, which float32 needs."""
     if isinstance(value, float):
         return f"{value:.9g}"
     return int(value) if isinstance(value, bool) else value

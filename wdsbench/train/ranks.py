@@ -1,9 +1,8 @@
-"""Several processes that train together: who they are, and what they tell each other.
+"""Several processes that train together, started by ``torchrun``.
 
-`open_ranks` joins them (as `torchrun` has started them) for the length of a block; without them a
-run is one rank, and everything here costs nothing. All ranks go through the same calls in the same
-order: what could fail on one of them alone is done inside `Ranks.together`, which lets all of them
-fail.
+`open_ranks` joins them for the length of a block; without them there is one rank, and everything
+here costs nothing. All ranks make the same calls in the same order. Work that can fail on one rank
+alone is done in `Ranks.together`, which raises its error on all ranks.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from wdsbench.errors import DetectorError, RankError
 
 T = TypeVar("T")
 
-#: Takes a picklable object and returns those of all ranks, in the order of ranks.
+#: Returns the picklable objects of all ranks, in the order of ranks.
 Gather = Callable[[Any], list[Any]]
 
 
@@ -32,8 +31,8 @@ class Ranks:
     """This process among those that train together.
 
     Attributes:
-        rank: In ``range(count)``.
-        count: Processes; 1: nobody else is there.
+        rank: Number in ``range(count)``.
+        count: Number of processes.
     """
 
     rank: int = 0
@@ -41,14 +40,14 @@ class Ranks:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the rank that writes files and draws bars."""
+        """True for the rank that writes files and draws bars."""
         return self.rank == 0
 
     def gather(self, value: T) -> list[T]:
         """Return every rank's picklable ``value``, in the order of ranks.
 
         Raises:
-            RankError: A rank is gone.
+            RankError: A rank failed.
         """
         if self.count == 1:
             return [value]
@@ -61,18 +60,18 @@ class Ranks:
         """Replace ``tensor`` by its sum over ranks.
 
         Raises:
-            RankError: A rank is gone.
+            RankError: A rank failed.
         """
         if self.count > 1:
             with _lost(self):
                 dist.all_reduce(tensor)
 
     def guarded(self, work: Callable[[Gather], T]) -> T:
-        """Return ``work(gather)``, which may gather as often as it likes, on all ranks alike.
+        """Return ``work(gather)``; ``work`` makes the same calls of ``gather`` on all ranks.
 
         Raises:
-            DetectorError: ``work`` raised one on some rank; all raise it, wherever they were.
-            RankError: A rank is gone.
+            DetectorError: ``work`` raised one on some rank; all ranks raise it.
+            RankError: A rank failed.
         """
         if self.count == 1:
             return work(self.gather)
@@ -81,13 +80,13 @@ class Ranks:
             found = self.gather((None, value))
             for failure, _ in found:
                 if failure is not None:
-                    raise _ToldError(failure)
+                    raise _RemoteError(failure)
             return [part for _, part in found]
 
         try:
             done = work(gather)
-            gather(None)  # who fails after the last of its own must still be heard
-        except _ToldError as error:
+            gather(None)  # receives failures after the last gather of ``work``
+        except _RemoteError as error:
             raise DetectorError(str(error)) from None
         except DetectorError as error:
             self.gather((str(error), None))
@@ -95,17 +94,17 @@ class Ranks:
         return done
 
     def together(self, work: Callable[[], T]) -> list[T]:
-        """Return what ``work()`` gives on every rank.
+        """Return the results of ``work()`` of every rank.
 
         Raises:
-            DetectorError: It raised one on some rank; all raise it.
-            RankError: A rank is gone.
+            DetectorError: It raised one on some rank; all ranks raise it.
+            RankError: A rank failed.
         """
         return self.guarded(lambda gather: gather(work()))
 
 
-class _ToldError(Exception):
-    """Another rank has failed; its words."""
+class _RemoteError(Exception):
+    """The message of another rank's failure."""
 
 
 ALONE = Ranks()
@@ -113,17 +112,16 @@ ALONE = Ranks()
 
 @contextlib.contextmanager
 def open_ranks(device: str, timeout_seconds: float) -> Iterator[Ranks]:
-    """Join the ranks that the environment names; leave them when the block ends.
+    """Join the ranks that the environment names; leave them at the end of the block.
 
-    A process group that is there already is used and left as it is. A new one talks through NCCL
-    where ``device`` is a GPU, else through Gloo.
+    An existing process group is used as it is. A new one uses NCCL for GPUs, otherwise Gloo.
 
     Args:
-        device: Of this rank.
-        timeout_seconds: A rank that waits longer for the others gives up.
+        device: Device of this rank.
+        timeout_seconds: Seconds after which a waiting rank gives up.
 
     Raises:
-        RankError: They did not come together.
+        RankError: The ranks could not connect.
     """
     if dist.is_available() and dist.is_initialized():
         yield Ranks(dist.get_rank(), dist.get_world_size())
@@ -139,19 +137,19 @@ def open_ranks(device: str, timeout_seconds: float) -> Iterator[Ranks]:
     except (RuntimeError, ValueError) as error:
         said = " ".join(str(error).split())
         raise RankError(
-            f"the ranks did not come together: {said}; start them with torchrun, or unset RANK and"
+            f"the ranks could not connect: {said}; start them with torchrun, or unset RANK and"
             " WORLD_SIZE"
         ) from error
     try:
         yield Ranks(dist.get_rank(), dist.get_world_size())
     finally:
-        with contextlib.suppress(RuntimeError):  # of a group whose ranks are gone
+        with contextlib.suppress(RuntimeError):  # raised if other ranks have ended
             dist.destroy_process_group()
 
 
 def rank_device(asked: str | None) -> str | None:
-    """Return the device of this rank: where several share a machine and ``cuda`` or nothing was
-    asked for, each has the GPU of its own number.
+    """Return the device of this rank: with several ranks, ``cuda`` or None is the GPU of its local
+    rank.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 or asked not in (None, "cuda"):
         return asked
@@ -162,12 +160,12 @@ def rank_device(asked: str | None) -> str | None:
 
 @contextlib.contextmanager
 def _lost(ranks: Ranks) -> Iterator[None]:
-    """Turn what the transport says when a rank is gone into an error that says so."""
+    """Convert the transport's error after a rank has failed."""
     try:
         yield
     except RuntimeError as error:
         said = " ".join(str(error).split())[:300]
         raise RankError(
             f"rank {ranks.rank} of {ranks.count} lost the others ({said}): one has ended or did not"
-            " answer in time; see its own message, then go on with --resume"
+            " answer in time; see its own message, then continue with --resume"
         ) from error

@@ -1,4 +1,4 @@
-"""What a fit says of its epochs."""
+"""Records of the epochs of a fit."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ class EpochRecord:
 
     Attributes:
         epoch: From 0.
-        loss: Mean over the labelled training samples, the detector's own penalty included.
-        val_auroc: After the epoch.
-        seconds: Of the training pass, data included, validation not.
-        samples_per_second: Of the same pass, all ranks together.
-        best: Whether no earlier epoch had a better validation AUROC.
-        data: What the loader says its time was spent on; empty where it says nothing.
-        step: Steps of gradient descent so far.
-        learning_rate: Of the last step.
+        loss: Mean over the labelled training samples, including the detector's penalty.
+        val_auroc: Validation AUROC after the epoch.
+        seconds: Seconds of the training pass, without validation.
+        samples_per_second: Rate of the training pass, over all ranks.
+        best: True if no earlier epoch had as good a validation AUROC.
+        data: The loader's statement on its bottleneck.
+        step: Optimiser steps so far.
+        learning_rate: Learning rate of the last step.
     """
 
     epoch: int
@@ -35,12 +35,12 @@ class EpochRecord:
 
 @dataclass(frozen=True)
 class FitResult:
-    """What a fit leaves behind; the detector itself holds the best epoch's weights.
+    """Result of a fit; the detector itself has the weights of the best epoch.
 
     Attributes:
-        records: One per epoch that was run.
-        best_epoch: The epoch whose weights were kept.
-        unlabelled: Training samples per epoch that were left out for want of a label.
+        records: One per epoch.
+        best_epoch: Epoch whose weights were kept.
+        unlabelled: Training samples per epoch without a label, which were not used.
     """
 
     records: list[EpochRecord]

@@ -1,7 +1,7 @@
-"""Results for people: tables on the terminal, and all figures as Markdown.
+"""Results as tables on the terminal and as Markdown.
 
-What a figure may be used for stands beside it: which interval holds what, which detectors cannot be
-told apart, which have no figures and why.
+Both explain the intervals, list the detectors that cannot be distinguished, and give the reasons of
+detectors without figures.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-# Wider than any table: asked how much it needs, rich answers with at most what there is.
+# Wider than any table, so that rich reports a table's full width.
 _UNBOUNDED = 10_000
 
-# Columns by their heading: what a cell says of a detector.
+# Columns by heading: the cell of a detector.
 _Columns = Mapping[str, Callable[[str, DetectorResult], str]]
 
 _NAME: _Columns = {"detector": lambda name, _: name}
@@ -79,9 +79,7 @@ def results_table(results: Results, columns: _Columns) -> Table:
 
 
 def print_results(results: Results, console: Console) -> None:
-    """Print the figures (several tables where the console is narrow), what they say, and each
-    detector that was not available with its reason.
-    """
+    """Print figures (several tables on a narrow console), conclusions and missing detectors."""
     from rich.measure import Measurement
     from rich.text import Text
 
@@ -117,21 +115,21 @@ def print_results(results: Results, console: Console) -> None:
 
 
 def markdown(results: Results) -> str:
-    """Return the results as Markdown, every figure of ``results.json`` in it."""
+    """Return the results as Markdown, with every figure of ``results.json``."""
     lines = ["# Detectors on the test split", ""]
     if results.detectors:
         seeds = _SEEDS if _trainings(results) else {}
         first = {**_NAME, **_AREA, **seeds, **_PRECISION, **_DECISIONS, **_CALIBRATION, **_COUNTS}
         lines += [*_markdown_table(results, first), *_paragraphs(_about_figures(results))]
         lines += _paragraphs(_about_seeds(results))
-        lines += ["## Against the best on validation", ""]
+        lines += ["## Comparison with the best on validation", ""]
         lines += _markdown_table(results, {**_NAME, **_DIFFERENCES})
         lines += _paragraphs(verdict(results))
-        lines += ["## Cost and what was chosen on validation", ""]
+        lines += ["## Cost and choices made on validation", ""]
         lines += _markdown_table(results, {**_NAME, **_COST, **_CHOICES})
         lines += _paragraphs(_about_choices(results))
     if results.not_available:
-        lines += ["## Without figures", ""]
+        lines += ["## Detectors without figures", ""]
         lines += [f"- `{name}`: {reason}" for name, reason in results.not_available.items()]
         lines.append("")
     splits = results.dataset.get("splits", {})
@@ -142,7 +140,7 @@ def markdown(results: Results) -> str:
             f"| {split} | {counts['n_pos']} | {counts['n_neg']} | {counts['n_unlabelled']} |"
             for split, counts in splits.items()
         ]
-        lines += ["", "Unlabelled samples are scored, but are in none of the figures.", ""]
+        lines += ["", "Unlabelled samples are scored but not included in the figures.", ""]
     return "\n".join(lines)
 
 
@@ -152,8 +150,8 @@ def write_markdown(results: Results, path: Path) -> None:
 
 
 def verdict(results: Results) -> list[str]:
-    """Return in sentences which detectors can be told from the best one on validation, and which
-    not; nothing where there is nothing to compare.
+    """Return sentences on which detectors differ from the best one on validation; empty if there is
+    no comparison.
     """
     best = results.best
     differences = {
@@ -172,18 +170,17 @@ def verdict(results: Results) -> list[str]:
     lines = [
         f"Best on validation: {best} (AUROC {figures.val_auroc:.3f} there, {figures.auroc:.3f} on "
         "test).",
-        f"Not distinguishable from {best} at {confidence} confidence (the interval of the "
-        f"difference holds 0): {_list(groups['same'])}.",
+        f"Not significantly different from {best} at {confidence} confidence (the interval of the "
+        f"difference contains 0): {_list(groups['same'])}.",
         f"Worse than {best}: {_list(groups['worse'])}.",
     ]
     if groups["better"]:
         lines.append(
-            f"Better than {best} on test, though not on validation: {_list(groups['better'])}."
+            f"Better than {best} on test, but not on validation: {_list(groups['better'])}."
         )
     if len(differences) > 1:
         lines.append(
-            f"Each of the {len(differences)} intervals stands alone; none is widened for the "
-            "number of comparisons."
+            f"The {len(differences)} intervals are not corrected for multiple comparisons."
         )
     return lines
 
@@ -191,14 +188,11 @@ def verdict(results: Results) -> list[str]:
 def _about_figures(results: Results) -> list[str]:
     lines = [
         f"[low, high]: {100 * results.confidence:g} % bootstrap intervals over test samples, "
-        "stratified by class; differences are AUROC minus the other's, paired. Epoch, layer, sign, "
-        "threshold and temperature are chosen on validation."
+        "stratified by class; differences in AUROC are paired. Epoch, layer, sign, threshold and "
+        "temperature are chosen on validation."
     ]
     if any(result.temperature is not None for result in results.detectors.values()):
-        lines.append(
-            "ECE: expected calibration error of probabilities; '/ T': after division of the logits "
-            "by the temperature T."
-        )
+        lines.append("ECE: expected calibration error; '/ T': after division of the logits by T.")
     return lines
 
 
@@ -212,20 +206,20 @@ def _about_seeds(results: Results) -> list[str]:
         if result.seeds is not None and not result.seeds.varies
     ]
     lines = [
-        f"All figures are means over {trainings} trainings that differ in their seed alone. 'over "
-        "seeds' is the standard deviation of AUROC over them (the lowest to the highest): what "
-        "another training would change on the same test samples. The intervals are those of the "
-        "mean: what other test samples would change. Neither holds the other."
+        f"All figures are means over {trainings} trainings that differ only in their seed. 'over "
+        "seeds' is the standard deviation of AUROC over them (minimum to maximum): the variation "
+        "between trainings on the same test samples. The intervals are those of the mean: the "
+        "variation between test samples. Neither includes the other."
     ]
     if still and trainings > 1:
-        lines.append(f"Without spread, since nothing in them follows the seed: {_list(still)}.")
+        lines.append(f"No spread, because they do not depend on the seed: {_list(still)}.")
     return lines
 
 
 def _about_choices(results: Results) -> list[str]:
     lines = []
     if any(result.best_epoch is not None for result in results.detectors.values()):
-        lines.append("Epochs count from 1; the best one's weights were kept.")
+        lines.append("Epochs are counted from 1; the weights of the best one were kept.")
     limits = [
         name
         for name, result in results.detectors.items()
@@ -233,8 +227,8 @@ def _about_choices(results: Results) -> list[str]:
     ]
     if limits:
         lines.append(
-            f"T at its limit ({LOWEST:g} or {HIGHEST:g}) fits no probability: on validation the "
-            f"classes are separated without error, or the logits say nothing: {_list(limits)}."
+            f"T at its limit ({LOWEST:g} or {HIGHEST:g}) is not a fit: on validation the classes "
+            f"are perfectly separated, or the logits are uninformative: {_list(limits)}."
         )
     return lines
 
@@ -256,7 +250,7 @@ def _paragraphs(lines: list[str]) -> list[str]:
 
 
 def _trainings(results: Results) -> int:
-    """Return over how many trainings the figures are means; 0: of one training, not repeated."""
+    """Return the number of trainings of the means; 0 for a single run."""
     return max((result.seeds.n for result in results.detectors.values() if result.seeds), default=0)
 
 

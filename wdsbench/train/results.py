@@ -1,8 +1,9 @@
-"""What a run found: the content of ``results.json`` as records, and back."""
+"""The content of ``results.json`` as records."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,11 @@ _DIFFERENCES = ("difference_to_logprob_mean", "difference_to_best")
 
 @dataclass(frozen=True)
 class Difference:
-    """AUROC minus that of another detector on the same test samples.
+    """Difference in AUROC to another detector on the same test samples.
 
     Attributes:
         to: The other detector.
-        difference: Positive: this one is better.
+        difference: This detector's AUROC minus the other's.
         interval: Paired bootstrap interval.
     """
 
@@ -33,13 +34,13 @@ class Difference:
 
 @dataclass(frozen=True)
 class Spread:
-    """One figure over several trainings that differ in their seed alone.
+    """One figure over several trainings that differ only in their seed.
 
     Attributes:
-        mean: Over the trainings.
+        mean: Mean over the trainings.
         std: Sample standard deviation (divisor n - 1); 0 for one training.
-        min: The lowest.
-        max: The highest.
+        min: Minimum.
+        max: Maximum.
     """
 
     mean: float
@@ -50,11 +51,11 @@ class Spread:
 
 @dataclass(frozen=True)
 class SeedSpread:
-    """How much a detector's figures vary with the seed of its training, the test samples fixed.
+    """Variation of a detector's figures with the seed, on the same test samples.
 
     Attributes:
-        n: Trainings.
-        figures: By the name that the figure has in `DetectorResult`.
+        n: Number of trainings.
+        figures: Spreads by the figure's name in `DetectorResult`.
     """
 
     n: int
@@ -62,7 +63,7 @@ class SeedSpread:
 
     @property
     def varies(self) -> bool:
-        """Whether any figure differs between seeds; nothing in a closed form follows a seed."""
+        """True if any figure differs between seeds; closed forms do not depend on the seed."""
         return any(spread.min != spread.max for spread in self.figures.values())
 
 
@@ -71,38 +72,35 @@ class DetectorResult:
     """Figures of one detector on the test split; sign, threshold, epoch, layer, token and
     temperature were chosen on validation.
 
-    Where ``seeds`` is there, figures are means over several trainings, and intervals are those of
-    the mean: what other test samples would change, not what another training would.
+    With ``seeds``, figures are means over several trainings, and intervals are those of the mean.
 
     Attributes:
         auroc: Area under the ROC curve.
-        auroc_interval: Its bootstrap interval.
+        auroc_interval: Bootstrap interval of ``auroc``.
         auprc: Average precision.
-        f1: At ``threshold``.
-        accuracy: At ``threshold``.
-        threshold: With the best F1 on validation; in units of the scores.
-        fpr95: False positive rate where 95 % of the hallucinated are found.
-        ece: Expected calibration error; None where scores are no probabilities.
-        n_pos: Hallucinated test samples.
-        n_neg: Right test samples.
+        f1: F1 at ``threshold``.
+        accuracy: Accuracy at ``threshold``.
+        threshold: Score with the best F1 on validation.
+        fpr95: False positive rate at a true positive rate of 95 %.
+        ece: Expected calibration error; None if scores are not probabilities.
+        n_pos: Number of hallucinated test samples.
+        n_neg: Number of right test samples.
         val_auroc: AUROC on validation.
         parameters: Number of weights.
-        epochs: Epochs that were run; None where nothing was trained.
-        seconds_per_epoch: Of the training pass, likewise.
-        difference_to_logprob_mean: Where that baseline was run too.
-        difference_to_best: To the detector that was best on validation; None for that one itself.
-        auprc_interval: Bootstrap interval of ``auprc``. This and all below: None, or empty, in
-            files of versions that did not have it.
-        brier: Mean squared distance of probabilities from labels; None where there are none.
-        temperature: Divisor of the logits, fitted on validation; None where there are no
-            probabilities.
-        ece_scaled: ``ece`` after division by ``temperature``.
-        brier_scaled: ``brier`` after it.
-        n_unlabelled: Test samples without a label: scored, but in none of these figures.
-        sign: -1 where more of a closed form's quantity means right; None where seeds differ.
-        best_epoch: From 0; the epoch whose weights were kept.
-        chosen: What else was chosen on validation: layer, token, ...
-        seeds: Of a detector that was trained with several seeds.
+        epochs: Number of epochs; None if nothing was trained.
+        seconds_per_epoch: Mean seconds of a training pass; None if nothing was trained.
+        difference_to_logprob_mean: Difference to that baseline, if it was run.
+        difference_to_best: Difference to the best detector on validation; None for the best one.
+        auprc_interval: Bootstrap interval of ``auprc``.
+        brier: Brier score; None if scores are not probabilities.
+        temperature: Divisor of the logits, fitted on validation; None likewise.
+        ece_scaled: ``ece`` after temperature scaling.
+        brier_scaled: ``brier`` after temperature scaling.
+        n_unlabelled: Number of test samples without a label, which are in none of the figures.
+        sign: -1 if lower values of a closed form mean hallucinated; None if seeds differ.
+        best_epoch: Epoch whose weights were kept, from 0.
+        chosen: Other choices made on validation: layer, token, ...
+        seeds: Spread over seeds; None for a single training.
     """
 
     auroc: float
@@ -135,12 +133,12 @@ class DetectorResult:
 
 @dataclass(frozen=True)
 class Results:
-    """All detectors of a run.
+    """Results of a run.
 
     Attributes:
-        detectors: By name, in the order they were asked for.
-        not_available: By name the reason why a detector has no figures.
-        dataset: What was read: path, counts per split, layers, features.
+        detectors: Figures by detector, in the order of the settings.
+        not_available: Reasons, by detector, of those without figures.
+        dataset: Path, counts per split, layers, features, labels.
         config: Settings of the run.
     """
 
@@ -151,12 +149,12 @@ class Results:
 
     @property
     def best(self) -> str | None:
-        """The detector with the highest validation AUROC, the first of equals; None of none."""
+        """The detector with the highest validation AUROC; None if there is none."""
         return max(self.detectors, key=lambda name: self.detectors[name].val_auroc, default=None)
 
     @property
     def confidence(self) -> float:
-        """Of the intervals."""
+        """Confidence level of the intervals."""
         return float(self.config.get("confidence", 0.95))
 
     def as_json(self) -> dict[str, Any]:
@@ -169,6 +167,11 @@ class Results:
         }
 
 
+def failure_text(not_available: Mapping[str, str]) -> str:
+    """Return the reasons of all detectors without figures as one sentence."""
+    return "; ".join(f"{name}: {reason}" for name, reason in not_available.items())
+
+
 def write_results(results: Results, path: Path) -> None:
     """Write ``results`` to ``path`` as JSON, atomically."""
     write_json(path, results.as_json())
@@ -178,7 +181,7 @@ def load_results(path: str | Path) -> Results:
     """Return the results in ``path`` (a ``results.json``, or a folder with one).
 
     Raises:
-        DetectorError: The file is not there or not of this form.
+        DetectorError: The file is missing, or not valid.
     """
     given = Path(path)
     file = given / RESULTS_NAME if given.is_dir() else given
@@ -187,7 +190,7 @@ def load_results(path: str | Path) -> Results:
         found = {name: _result(entry) for name, entry in value["detectors"].items()}
         asked = [name for name in value["config"].get("detectors", []) if name in found]
         return Results(
-            # JSON keys are sorted; the order asked for is in the settings.
+            # JSON keys are sorted; the settings have the order.
             detectors={name: found[name] for name in [*asked, *found]},
             not_available=value["not_available"],
             dataset=value["dataset"],

@@ -1,26 +1,25 @@
-"""Settings of a trained detector, searched on validation: learning rate, width, depth and dropout.
+"""Search for settings of a trained detector: learning rate, width, depth and dropout.
 
-    search.json    every trial that ended, and the best of them; written anew after each
-    trial-0007/    the state of the trial under way, gone when it ends
+    search.json    finished trials and the best of them; written after each trial
+    trial-0007/    state of the current trial, removed at its end
 
-A trial is a whole fit, early stopping included, with the seed of the run; its figure is the
-validation AUROC of its best epoch. Trial 0 is the setting given, so that what is found is never
-worse there than what one had. The others are suggested by TPE (optuna), the first ten without
-regard to what came before. The test split is not opened.
+A trial is a complete fit, with early stopping and the seed of the run; its figure is the validation
+AUROC of its best epoch. Trial 0 has the given settings, so the result is never worse on validation.
+The others are suggested by TPE (optuna), the first ten at random. The test split is not opened.
 
-Trial n follows from the seed, n and the trials before it, and from nothing else: the sampler is
-made anew for every trial and told the earlier ones. So a search that was killed goes on to the same
-trials, and under several ranks the first one asks and tells the others.
+Trial n depends only on the seed, n and the earlier trials: a new sampler is created for every trial
+and given the earlier ones. A resumed search therefore runs the same trials. With several ranks the
+first one runs the sampler and sends its settings to the others.
 
-The best of many figures owes some of its height to luck, so what a search reached on validation
-says little of other data: the detector is trained again with those settings and measured on test.
+The best of many validation figures is biased upwards, so the detector is trained again with the
+settings found and measured on the test split.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -31,18 +30,27 @@ import torch
 from wdsbench.detect.registry import DetectorShape, DetectorSpec, detector_spec
 from wdsbench.errors import DetectorError, StoppedError
 from wdsbench.files import remove_if_empty
-from wdsbench.progress import Progress, T, no_progress
+from wdsbench.loader.loader import TraceLoader
+from wdsbench.progress import Progress, no_progress, prefixed
+from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.train.checkpoint import remove_detector
-from wdsbench.train.config import FREE_ON_RESUME, TrainConfig
+from wdsbench.train.config import TrainConfig
 from wdsbench.train.device import choose_device
-from wdsbench.train.fitting import CHECKPOINTS_NAME, STATES_NAME, Run, fit_detector, labels_digest
-from wdsbench.train.keeper import StopSwitch
+from wdsbench.train.examples import read_splits
+from wdsbench.train.fitting import (
+    CHECKPOINTS_NAME,
+    STATES_NAME,
+    FitContext,
+    fit_detector,
+    fit_setting,
+)
 from wdsbench.train.log import MetricsLog
-from wdsbench.train.ranks import Ranks, open_ranks, rank_device
+from wdsbench.train.output import remove_earlier
+from wdsbench.train.ranks import open_ranks, rank_device
 from wdsbench.train.results import Results
-from wdsbench.train.run import Searched, determinism, read_splits, remove_earlier, train
-from wdsbench.train.source import Examples, OpenLoader, Source, default_open_loader, require_members
-from wdsbench.train.state import remove_state
+from wdsbench.train.run import Searched, Session, open_session, train
+from wdsbench.train.source import OpenLoader, require_members
+from wdsbench.train.state import remove_state, require_same
 from wdsbench.train.suggest import sampler_seed, search_space, suggest
 from wdsbench.train.trials import SEARCH_NAME, SearchResult, Trial, read_search, write_search
 
@@ -60,31 +68,32 @@ def search(
     trials: int = 20,
     *,
     progress: Progress = no_progress,
-    open_loader: OpenLoader | None = None,
+    open_loader: OpenLoader = TraceLoader,
     resume: bool = False,
 ) -> SearchResult:
-    """Try ``trials`` settings of ``detector`` on train and val and return what each reached.
+    """Try ``trials`` settings of ``detector`` on train and val and return their figures.
 
-    Under `torchrun` every rank calls this alike; all return the same, the first one writes.
+    Under ``torchrun`` every rank calls this; all return the same result, the first rank writes.
 
     Args:
-        shards: What the loader opens; its test split is not.
-        detector: A name of the registry, trained by gradient descent.
-        out: Folder, made if need be; gets ``search.json``. An earlier search in it is replaced.
-        config: Settings of trial 0, and whatever is not searched of all; None: the defaults.
-        trials: How many, the given setting included.
+        shards: Path of the data set; its test split is not opened.
+        detector: Name of a detector that is trained by gradient descent.
+        out: Folder of ``search.json``, created if missing; an earlier search in it is replaced.
+        config: Settings of trial 0, and those of all trials that are not searched; None: the
+            defaults.
+        trials: Number of trials, including trial 0.
         progress: Draws bars.
-        open_loader: The loader's constructor; None: the project's own.
-        resume: Go on where an earlier search in ``out`` was stopped or killed, or add to one that
-            ended with fewer trials; where there is none, begin.
+        open_loader: Constructor of the loader.
+        resume: Continue an earlier search in ``out``, or add trials to a finished one; start one
+            if there is none.
 
     Raises:
         ValueError: An unknown detector, or one that is not trained by gradient descent; fewer than
-            one trial; optuna is not installed; a device that is not there.
+            one trial; optuna is not installed; the device does not exist.
         DetectorError: The detector cannot be trained on this data, every trial failed, or the
             earlier search had other settings.
-        StoppedError: A signal (SIGINT, SIGTERM) asked for the end; what was done is saved.
-        RankError: Another rank is gone.
+        StoppedError: A signal stopped the search; its state is saved.
+        RankError: Another rank failed.
     """
     found = _search(shards, detector, out, config, trials, progress, open_loader, resume)
     if found.best is None:
@@ -100,48 +109,32 @@ def search_and_train(
     trials: int = 20,
     *,
     progress: Progress = no_progress,
-    open_loader: OpenLoader | None = None,
+    open_loader: OpenLoader = TraceLoader,
     resume: bool = False,
     on_search: Callable[[SearchResult], None] | None = None,
 ) -> Results:
-    """Search settings for each of ``detectors``, train each with the best it reached on validation,
-    and measure them as `wdsbench.train.run.train` does; that writes into ``out``.
+    """Search settings for each of ``detectors``, then train and measure them with the best ones.
 
-    ``search/NAME/search.json`` in ``out`` holds a detector's trials, ``config["search"]`` of the
-    results its settings. A detector for which none were found is one without figures.
-
-    Args:
-        shards: What the loader opens.
-        detectors: Names of the registry, trained by gradient descent.
-        out: Folder, made if need be.
-        config: As of `search`.
-        trials: For each detector.
-        progress: Draws bars.
-        open_loader: The loader's constructor; None: the project's own.
-        resume: Go on where an earlier call was stopped or killed; where there is none, begin.
-        on_search: Called on the first rank after each search.
-
-    Raises:
-        ValueError: As of `search`, before anything is run.
-        DetectorError: As of `wdsbench.train.run.train`, or an earlier search had other settings.
-        StoppedError: A signal (SIGINT, SIGTERM) asked for the end; what was done is saved.
-        RankError: Another rank is gone.
+    ``search/NAME/search.json`` in ``out`` has the trials of a detector, ``config["search"]`` of the
+    results its settings. A detector without a successful trial has no figures. Arguments and errors
+    are those of `search` and `wdsbench.train.run.train`; ``trials`` is the number per detector, and
+    ``on_search`` is called on the first rank after each search.
     """
     names = list(dict.fromkeys(detectors))
     if not names:
-        raise ValueError("no detector was asked for")
+        raise ValueError("detectors is empty; no detector was asked for")
     _require_searchable(names, trials)
     config = config or TrainConfig()
     folder = Path(out)
     found: dict[str, SearchResult] = {}
-    # After another trial, what was trained before may have been trained with other settings.
-    stale = partial(remove_earlier, folder, states=True)
+    # A new trial can change the best settings, so earlier results are removed before it.
+    outdated = partial(remove_earlier, folder, states=True)
     device = choose_device(rank_device(config.device))
-    with open_ranks(device, config.rank_timeout_seconds) as ranks:  # once for searches and training
+    with open_ranks(device, config.rank_timeout_seconds) as ranks:  # once for all searches
         for name in names:
             place = folder / SEARCHES_NAME / name
             found[name] = _search(
-                shards, name, place, config, trials, progress, open_loader, resume, stale
+                shards, name, place, config, trials, progress, open_loader, resume, outdated
             )
             if on_search is not None and ranks.is_first:
                 on_search(found[name])
@@ -163,19 +156,18 @@ def search_and_train(
 
 
 def _require_searchable(names: Sequence[str], trials: int) -> None:
-    """Refuse what can be refused before any data is read.
+    """Validate the arguments before any data is read.
 
     Raises:
         ValueError: See `search`.
     """
     if trials < 1:
         raise ValueError(f"trials is {trials}; it must be at least 1")
-    others = [name for name in names if detector_spec(name).kind != "trained"]
+    others = ", ".join(name for name in names if detector_spec(name).kind != "trained")
     if others:
         raise ValueError(
-            f"{', '.join(others)} cannot be searched: no learning rate, width, depth or dropout"
-            " decides what is fitted but for detectors trained by gradient descent; leave out"
-            f" {', '.join(others)}, or --search"
+            f"{others} cannot be searched: learning rate, width, depth and dropout only apply to"
+            f" detectors trained by gradient descent; omit {others}, or --search"
         )
     try:
         import optuna  # noqa: F401
@@ -190,172 +182,133 @@ def _search(
     config: TrainConfig | None,
     trials: int,
     progress: Progress,
-    open_loader: OpenLoader | None,
+    open_loader: OpenLoader,
     resume: bool,
     before_trials: Callable[[], None] = lambda: None,
 ) -> SearchResult:
-    """Do what `search` does; a detector that cannot be trained is a result, too.
+    """Do the work of `search`; return a result even if the detector cannot be trained.
 
-    ``before_trials`` is called on the first rank before the first trial that is run.
+    ``before_trials`` is called on the first rank before its first new trial.
     """
     _require_searchable([detector], trials)
     config = config or TrainConfig()
-    device = choose_device(rank_device(config.device))
-    switch = StopSwitch()
-    with (
-        open_ranks(device, config.rank_timeout_seconds) as ranks,
-        switch.listening(),
-        determinism(config.deterministic),
-    ):
-        source = Source(shards, config, device, open_loader or default_open_loader())
-        shown = progress if ranks.is_first else no_progress
-        job = _Job(detector_spec(detector), source, Path(out), ranks, switch, resume, shown)
-        return job.run(trials, before_trials)
+    with open_session(shards, config, progress, open_loader, deferred=True) as session:
+        work = _SearchRun(detector_spec(detector), session, Path(out), resume)
+        return work.run(trials, before_trials)
 
 
 @dataclass(frozen=True)
-class _Job:
+class _SearchRun:
     """One search on one rank."""
 
     spec: DetectorSpec
-    source: Source
+    session: Session
     out: Path
-    ranks: Ranks
-    switch: StopSwitch
     resume: bool
-    progress: Progress
 
     def run(self, wanted: int, before_trials: Callable[[], None]) -> SearchResult:
-        examples, index = read_splits(self.source, self.ranks, ("train", "val"))
-        setting = self._setting(index)
-        trials, *_ = self.ranks.together(lambda: self._begin(setting))
+        session, ranks = self.session, self.session.ranks
+        config = session.source.config
+        examples, index = read_splits(session.source, ranks, ("train", "val"))
+        setting = fit_setting(self.spec.name, config, ranks, index)
+        trials, *_ = ranks.together(lambda: self._earlier_trials(setting))
         assert trials is not None
         with MetricsLog(None) as log:
-            run = self._run(examples, index, log)
+            context = session.context(examples, index, self.out, log, resume=self.resume)
             try:
                 space = self._space(index) if len(trials) < wanted else {}
             except DetectorError as error:
                 return SearchResult(self.spec.name, trials, reason=str(error))
-            if self.ranks.is_first and len(trials) < wanted:
+            if ranks.is_first and len(trials) < wanted:
                 before_trials()
             for number in range(len(trials), wanted):
-                trials.append(self._trial(run, number, wanted, space, trials))
-                if self.ranks.is_first:
+                trials.append(self._trial(context, number, wanted, space, trials))
+                if ranks.is_first:
                     self._write(trials, setting)
                     self._remove_trial(self._trial_folder(number))
-                if any(self.ranks.gather(self.switch.asked)):
+                if any(ranks.gather(session.stop.requested)):
                     raise StoppedError(
-                        f"stopped by a signal after trial {number} of {self.spec.name}; go on with"
-                        " --resume"
+                        f"stopped by a signal after trial {number} of {self.spec.name}; continue"
+                        " with --resume"
                     )
         return SearchResult(self.spec.name, trials)
 
-    def _run(self, examples: dict[str, Examples], index: Any, log: MetricsLog) -> Run:
-        return Run(
-            source=self.source,
-            examples=examples,
-            index=index,
-            out=self.out,
-            log=log,
-            progress=self.progress,
-            ranks=self.ranks,
-            switch=self.switch,
-            resume=self.resume,
-        )
-
-    def _setting(self, index: Any) -> dict[str, Any]:
-        """Return what must be the same when the search goes on."""
-        config = self.source.config.as_json()
-        return {
-            **{name: value for name, value in config.items() if name not in FREE_ON_RESUME},
-            "detector": self.spec.name,
-            "ranks": self.ranks.count,
-            "labels": labels_digest(index),
-        }
-
-    def _begin(self, setting: dict[str, Any]) -> list[Trial] | None:
-        """Return the trials to go on from; on the first rank alone, which makes room for others.
+    def _earlier_trials(self, setting: dict[str, Any]) -> list[Trial] | None:
+        """Return the trials to continue from and remove the files of others; first rank only.
 
         Raises:
-            DetectorError: They were made with other settings, or cannot be read.
+            DetectorError: They had other settings, or cannot be read.
         """
-        if not self.ranks.is_first:
+        if not self.session.ranks.is_first:
             return None
         earlier = read_search(self.out / SEARCH_NAME) if self.resume else None
         trials: list[Trial] = []
-        under_way = None
+        current = None
         if earlier is None:
-            self._write([], setting)  # what a trial under way was begun with
+            self._write([], setting)  # records the settings of an unfinished first trial
         else:
             found, then = earlier
-            self._require_same(then, setting)
+            require_same(then, setting, self.out, "search")
             trials = found.trials
-            under_way = self._trial_folder(len(trials))
+            current = self._trial_folder(len(trials))
         for folder in self.out.glob("trial-*"):
-            if folder != under_way:
+            if folder != current:
                 self._remove_trial(folder)
         return trials
 
-    def _require_same(self, then: dict[str, Any], now: dict[str, Any]) -> None:
-        for name in sorted({*then, *now}):
-            if then.get(name) != now.get(name):
-                raise DetectorError(
-                    f"{self.out}: {name} was {then.get(name)!r} when this search began and is"
-                    f" {now.get(name)!r} now; go on with the same, or search again without --resume"
-                )
-
-    def _space(self, index: Any) -> dict[str, BaseDistribution]:
-        """Return what is searched: the settings that this detector follows.
+    def _space(self, index: DatasetIndex) -> dict[str, BaseDistribution]:
+        """Return the search space of the settings that this detector uses.
 
         Raises:
-            DetectorError: It cannot be built for this data, or the data lack what it reads.
+            DetectorError: It cannot be built for this data, or the data lack a member it reads.
         """
         require_members(index, self.spec.needs)
         for split in ("train", "val"):
-            with self.source.batches(split, self.spec.needs):
+            with self.session.source.batches(split, self.spec.needs):
                 pass
-        # What is the same with twice the depth has nothing that is stacked.
+        # A detector without stacked layers has as many weights at twice the depth.
         depths = [_parameters(self.spec, index, depth) for depth in (1, 2)]
         return search_space(depth=depths[0] != depths[1])
 
     def _trial(
         self,
-        run: Run,
+        context: FitContext,
         number: int,
         wanted: int,
         space: dict[str, BaseDistribution],
         earlier: Sequence[Trial],
     ) -> Trial:
-        config = self.source.config
+        config, ranks = self.session.source.config, self.session.ranks
         settings = None
-        if self.ranks.is_first and number:
+        if ranks.is_first and number:
             settings = suggest(space, earlier, sampler_seed(config.seed, self.spec.name, number))
-        elif self.ranks.is_first:
+        elif ranks.is_first:
             settings = {name: getattr(config, name) for name in space}
-        settings, *_ = self.ranks.gather(settings)
+        settings, *_ = ranks.gather(settings)
         assert settings is not None
         trial = dataclasses.replace(
-            run.with_config(dataclasses.replace(config, **settings)),
+            context.with_config(dataclasses.replace(config, **settings)),
             out=self._trial_folder(number),
-            progress=_named(run.progress, f"trial {number + 1} of {wanted}: "),
+            progress=prefixed(context.progress, f"trial {number + 1} of {wanted}: "),
         )
         started = time.perf_counter()
         auroc, epochs, reason = self._fit(trial)
-        seconds, *_ = self.ranks.gather(time.perf_counter() - started)
+        seconds, *_ = ranks.gather(time.perf_counter() - started)
         state: Literal["complete", "failed"] = "failed" if auroc is None else "complete"
         return Trial(number, settings, auroc, epochs, seconds, state, reason)
 
-    def _fit(self, run: Run) -> tuple[float | None, int, str]:
-        """Return the best validation AUROC, the epochs, and why there are none."""
+    def _fit(self, context: FitContext) -> tuple[float | None, int, str]:
+        """Return the best validation AUROC (None: failed), the epochs, and the reason."""
         try:
-            _, result = fit_detector(self.spec, run)
-        except DetectorError as error:  # raised on all ranks alike
+            _, result = fit_detector(self.spec, context)
+        except DetectorError as error:  # raised on all ranks
             return None, 0, str(error)
         except torch.OutOfMemoryError as error:
-            if self.ranks.count > 1:
-                raise  # others still wait for this one
+            if context.ranks.count > 1:
+                raise  # the other ranks wait for this one
             torch.cuda.empty_cache()
-            return None, 0, f"no memory left on {self.source.device}: {error}".splitlines()[0]
+            device = context.source.device
+            return None, 0, f"no memory left on {device}: {error}".splitlines()[0]
         assert result is not None
         return result.records[result.best_epoch].val_auroc, len(result.records), ""
 
@@ -366,25 +319,16 @@ class _Job:
         return self.out / f"trial-{number:04d}"
 
     def _remove_trial(self, folder: Path) -> None:
-        """Remove what a trial left; files of others stay."""
+        """Remove the files of a trial; other files are kept."""
         remove_state(folder / STATES_NAME / self.spec.name)
         remove_detector(folder / CHECKPOINTS_NAME / self.spec.name)
         for name in (STATES_NAME, CHECKPOINTS_NAME, ""):
             remove_if_empty(folder / name)
 
 
-def _parameters(spec: DetectorSpec, index: Any, depth: int) -> int:
-    """Return the number of weights of a detector of few layers and features, without any memory."""
+def _parameters(spec: DetectorSpec, index: DatasetIndex, depth: int) -> int:
+    """Return the number of weights of a small detector, without allocating it."""
     assert spec.build is not None
-    shape = DetectorShape(2, 2, 2, depth, 0.0, num_heads=getattr(index, "num_heads", 0))
+    shape = DetectorShape(2, 2, 2, depth, 0.0, num_heads=index.num_heads)
     with torch.device("meta"):
         return sum(weight.numel() for weight in spec.build(shape).parameters())
-
-
-def _named(progress: Progress, prefix: str) -> Progress:
-    """Return ``progress`` with ``prefix`` before the name of every bar."""
-
-    def prefixed(items: Iterable[T], total: int | None, what: str) -> Iterable[T]:
-        return progress(items, total, prefix + what)
-
-    return prefixed

@@ -1,8 +1,7 @@
-"""A trained detector at every token of an answer: what it would say if the answer ended there.
+"""Scores of a detector at every token of an answer, as if the answer ended there.
 
-Detectors of one token's states (``lstm``, the probes) can be moved along the answer; what they were
-trained on is one token of it, so elsewhere their scores are a picture and not a measurement. All
-others look at a whole trace.
+Only detectors of one token's states (``lstm``, the probes) can be applied to every token. They were
+trained on one token, so their scores at others are an illustration, not a measurement.
 """
 
 from __future__ import annotations
@@ -26,19 +25,19 @@ class TokenScores:
     """Scores of one trace along its tokens.
 
     Attributes:
-        detector: Its name.
+        detector: Name of the detector.
         positions: int64 ``[n]``: the tokens.
         scores: float64 ``[n]``: probabilities of being hallucinated, as ``wdsbench predict`` writes
             them under ``score``.
-        threshold: From here on called hallucinated; None: none was chosen.
+        threshold: Scores at or above it are classified as hallucinated; None: none was chosen.
         trained_on: The token it was trained on.
         layers: int64 ``[m]``: layers the detector reads.
-        by_layer: float64 ``[m, n]``, or None. Of ``probe_logistic``: the probability at each layer;
-            of ``lstm`` what a layer adds: the score minus the score with that layer's state at the
-            middle of the training samples.
-        by_layer_title: What it is, in a word or two.
-        signed: Whether it is a difference.
-        remark: What these scores are and what the detector cannot say.
+        by_layer: float64 ``[m, n]``, or None. ``probe_logistic``: the probability at each layer;
+            ``lstm``: the contribution of each layer, which is the score minus the score with that
+            layer's state at the mean of the training samples.
+        by_layer_title: Title of ``by_layer``.
+        signed: True if ``by_layer`` is a difference.
+        remark: Notes for the reader of the scores.
     """
 
     detector: str
@@ -61,8 +60,8 @@ def slide(
     prompt_length: int | None,
     stored: StoredTraces | None = None,
 ) -> TokenScores:
-    """Return the scores of a detector at every answer token (at every token where the length of the
-    prompt is unknown; at the last where only its states are there).
+    """Return the scores of a detector at every answer token (at every token if the prompt length is
+    unknown; at the last token if only its states are stored).
 
     Args:
         fitted: The detector; its module is used on the CPU.
@@ -70,17 +69,17 @@ def slide(
             those of the answer, or 1.
         tokens: T.
         prompt_length: None: unknown.
-        stored: What is known of the data set; None: of a raw trace, whose states are not reduced.
+        stored: Properties of the data set; None: a raw trace, whose states are not reduced.
 
     Raises:
-        DetectorError: It does not look at one token's states, or means other traces.
+        DetectorError: The detector does not read one token's states, or does not fit the trace.
     """
     name, module = fitted.spec.name, fitted.module
     needs = fitted.spec.needs
     if module is None or needs.layout != "stack" or needs.fields != ("hidden",):
         raise DetectorError(
-            f"{name} scores a whole trace and cannot say anything of single tokens or layers;"
-            " allowed are lstm, probe_logistic and probe_mlp (`wdsbench predict` scores traces)"
+            f"{name} scores whole traces, not single tokens or layers; pass lstm, probe_logistic or"
+            " probe_mlp (`wdsbench predict` scores traces)"
         )
     fitted.require_traces(stored or StoredTraces(len(hidden), hidden.shape[2]))
     layers = np.arange(len(hidden)) if fitted.layers is None else np.array(fitted.layers)
@@ -107,7 +106,7 @@ def slide(
         trained_on=fitted.token,
         layers=layers,
         by_layer=by_layer,
-        by_layer_title="what the layer adds" if signed else "probability",
+        by_layer_title="contribution of the layer" if signed else "probability",
         signed=signed,
         remark=_remark(fitted, hidden.shape[1] == 1 < tokens, prompt_length),
     )
@@ -133,7 +132,7 @@ def _by_layer(
 def _states(
     token: str, hidden: NDArray[np.float32], tokens: int, prompt_length: int | None
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Return tokens ``[n]`` and the states ``[L, n, D]`` that the detector is given there."""
+    """Return tokens ``[n]`` and their states ``[L, n, D]``."""
     missing = tokens - hidden.shape[1]
     if hidden.shape[1] == 1:
         return np.array([tokens - 1]), hidden
@@ -151,16 +150,16 @@ def _remark(fitted: FittedDetector, only_last: bool, prompt_length: int | None) 
     name = fitted.spec.name
     words = [f"trained on {fitted.token}"]
     if fitted.token == "mean_answer":
-        words.append("each score is of the mean up to its token")
+        words.append("each score uses the mean of the states up to its token")
     layer = fitted.chosen.get("layer")
     if layer is None:
         words.append("per layer: the score minus that with the layer at its training mean")
     elif isinstance(fitted.module, LogisticProbe) and fitted.module.scale.mean.shape[0] > 1:
-        words.append(f"fitted on layer {layer}: in others the same direction, by their own scale")
+        words.append(f"fitted on layer {layer}; others use the same direction with their own scale")
     else:
-        words.append(f"{name} knows layer {layer} alone: no score per layer")
+        words.append(f"{name} reads only layer {layer}: no score per layer")
     if only_last:
-        words.append("only the last token's states are there")
+        words.append("only the last token's states are stored")
     elif prompt_length is None:
-        words.append("length of the prompt unknown: every token is scored")
+        words.append("prompt length unknown: every token is scored")
     return "; ".join(words)

@@ -1,8 +1,7 @@
-"""What a probe's weights are found by: ridge logistic regression, or gradient descent on a
-small network. Standardised inputs of one candidate in, weights and validation AUROC out.
+"""Solvers of probes: ridge logistic regression, and gradient descent on a small network.
 
-A candidate is first *screened*, cheaply and the same way for all, and the best of them then fitted
-with every penalty.
+Each takes the standardised inputs of one candidate and returns weights and validation AUROC. All
+candidates are *screened* with one cheap fit; the best ones are fitted with every penalty.
 """
 
 from __future__ import annotations
@@ -21,28 +20,27 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 
 from wdsbench.detect.probe import MLPProbe
-from wdsbench.train.loop import seeded, torch_threads
 from wdsbench.train.metrics import auroc
+from wdsbench.train.scoring import seeded, torch_threads
 
-# Inverse ridge penalties tried. Inputs have unit spread; with hundreds of features and a few
-# thousand samples stronger penalties than scikit-learn's default of 1 are what generalises.
+# Inverse ridge penalties. With standardised inputs, hundreds of features and few thousand samples,
+# stronger penalties than scikit-learn's default of 1 generalise better.
 PENALTIES = (0.003, 0.03, 0.3)
 SCREEN_PENALTY = 0.03
-# Attention has thousands of numbers, most of them alike: stronger ones still.
+# Attention has thousands of correlated features: stronger penalties.
 ATTENTION_PENALTIES = (0.0003, 0.003, 0.03, 0.3)
-# Enough for the order of samples to settle; the last digits of the weights do not matter.
+# Enough for the order of samples; the last digits of the weights do not matter.
 ITERATIONS = 300
 
-# Of AdamW, one tried after the other; a step shrinks weights by LEARNING_RATE times this.
+# Weight decays of AdamW; a step shrinks weights by LEARNING_RATE times this.
 WEIGHT_DECAYS = (0.1, 1.0)
 SCREEN_WEIGHT_DECAY = 1.0
 LEARNING_RATE = 2e-3
 MLP_BATCH = 64
-# A turn, after which validation is looked at, is an epoch, or more where there are few samples:
-# three steps tell nothing.
+# Minimum steps between two validations; with few samples this is more than one epoch.
 TURN_STEPS = 16
 MLP_TURNS, MLP_PATIENCE = 40, 6
-# A screening costs the same whatever the number of samples; every n-th in the order of keys.
+# Screening uses every n-th sample in the order of keys, so that its cost is bounded.
 SCREEN_TURNS, SCREEN_SAMPLES = 6, 4096
 
 
@@ -55,7 +53,7 @@ class Rows:
         train_labels: float32 ``[n]``.
         val: float32 ``[m, F]``.
         val_labels: float32 ``[m]``.
-        name: Of the candidate; what is drawn at random depends on it.
+        name: Name of the candidate, which seeds its random numbers.
     """
 
     train: NDArray[np.float32]
@@ -66,14 +64,14 @@ class Rows:
 
 
 class Solver(Protocol):
-    """Finds a module's weights, all but its scale."""
+    """Fits the weights of a module, except its scale."""
 
     def screen(self, rows: Rows) -> float:
-        """Return the validation AUROC that a first, cheap fit reaches."""
+        """Return the validation AUROC of a cheap fit."""
         ...
 
     def fit(self, rows: Rows, module: nn.Module) -> float:
-        """Leave the best weights in ``module`` and return the validation AUROC they reach."""
+        """Load the best weights into ``module`` and return their validation AUROC."""
         ...
 
 
@@ -82,9 +80,9 @@ class LogisticSolver:
     """Ridge logistic regression.
 
     Attributes:
-        set_weights: Takes (module, weight float64 ``[F]``, bias).
+        set_weights: Function of (module, weight float64 ``[F]``, bias).
         penalties: Inverse penalties that `fit` chooses from.
-        balanced: Both classes weigh the same.
+        balanced: True if both classes have the same weight.
     """
 
     set_weights: Callable[[nn.Module, Tensor, float], None]
@@ -96,7 +94,7 @@ class LogisticSolver:
         return self._solve(rows, SCREEN_PENALTY)[0]
 
     def fit(self, rows: Rows, module: nn.Module) -> float:
-        """Choose among the penalties on validation, the strongest of equals."""
+        """Choose the penalty on validation; the strongest among equals."""
         best = -1.0
         for penalty in self.penalties:
             reached, weight, bias = self._solve(rows, penalty)
@@ -123,8 +121,8 @@ class MLPSolver:
     Attributes:
         hidden: Units.
         dropout: On them.
-        seed: With the candidate's name, of weights, order and dropout.
-        balanced: Both classes weigh the same.
+        seed: Seed, with the candidate's name, of weights, order and dropout.
+        balanced: True if both classes have the same weight.
     """
 
     hidden: int
@@ -151,8 +149,8 @@ class MLPSolver:
         return best
 
     def _descend(self, rows: Rows, probe: MLPProbe, decay: float, turns: int) -> float:
-        """Train ``probe`` (all but its scale) from new weights, leave those of the best turn in it
-        and return their validation AUROC.
+        """Train ``probe`` (except its scale) from new weights, load the best weights and return
+        their validation AUROC.
         """
         inputs, labels = torch.from_numpy(rows.train), torch.from_numpy(rows.train_labels)
         val = torch.from_numpy(rows.val)
@@ -186,7 +184,7 @@ class MLPSolver:
 
 
 def _draws(count: int) -> Iterator[Tensor]:
-    """Yield the samples of one turn's steps: each as often, but for the end of a turn."""
+    """Yield the sample indices of one turn's steps."""
     steps, per_epoch = 0, -(-count // MLP_BATCH)
     while steps < max(TURN_STEPS, per_epoch):
         for chosen in torch.split(torch.randperm(count), MLP_BATCH):
@@ -195,7 +193,7 @@ def _draws(count: int) -> Iterator[Tensor]:
 
 
 def _class_weights(labels: Tensor) -> Tensor:
-    """Return weights of mean 1 by which both classes weigh the same; ones where there is one."""
+    """Return balanced sample weights of mean 1; ones if there is only one class."""
     share = labels.mean()
     if share in (0, 1):
         return torch.ones_like(labels)

@@ -1,39 +1,55 @@
-"""Batches of a data set's splits, as training asks for them.
-
-Everything of the loader that training relies on is in this file, so that tests (and other loaders)
-can stand in for it: an ``open_loader(shards, split=..., fields=..., tokens=..., layout=..., ...)``
-that returns an iterable of batches, if it likes with ``set_epoch``, ``close``, ``len`` and
-``index``.
-"""
+"""The loader of training: its interface, and opening it for a split."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, Protocol
 
 from wdsbench.detect.registry import LoaderNeeds
 from wdsbench.errors import DecodeError, DetectorError
+from wdsbench.loader.stats import LoaderStats
 from wdsbench.records import Batch
+from wdsbench.shards.format.kinds import KINDS
+from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.train.config import TrainConfig
 
-OpenLoader = Callable[..., Iterable[Batch]]
+
+class Loader(Protocol):
+    """Batches of one split; `wdsbench.TraceLoader` is one.
+
+    Attributes:
+        index: Index of the data set.
+        stats: Statistics of the latest epoch.
+    """
+
+    @property
+    def index(self) -> DatasetIndex: ...
+    @property
+    def stats(self) -> LoaderStats: ...
+    def __iter__(self) -> Iterator[Batch]: ...
+    def __len__(self) -> int: ...
+    def set_epoch(self, epoch: int) -> None: ...
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+    def close(self) -> None: ...
+
+
+#: Constructor of a loader, with the arguments of `wdsbench.TraceLoader`.
+OpenLoader = Callable[..., Loader]
 
 
 @dataclass(frozen=True)
 class Source:
-    """A data set and how its batches are to be read.
+    """A data set and the settings its batches are read with.
 
     Attributes:
-        shards: What the loader opens.
-        config: Of the run; batch size, workers, seed and so on are taken from it.
-        device: Where batches are wanted (``"cpu"`` or a CUDA device).
-        open_loader: The loader's constructor.
+        shards: Path of the data set.
+        config: Settings of the run: batch size, workers, seed, layers, ...
+        device: Device of the batches (``"cpu"`` or a CUDA device).
+        open_loader: Constructor of the loader.
     """
 
     shards: str | Path
@@ -49,10 +65,17 @@ class Source:
         layers: Sequence[int] | None = None,
         *,
         shuffled: bool = False,
-    ) -> Iterator[Iterable[Batch]]:
-        """Open a loader of ``split``, to be iterated as often as wanted, and close it again.
+    ) -> Iterator[Loader]:
+        """Open a loader of ``split`` and close it at the end of the block.
 
-        ``layers``: of those stored; None: those of the settings.
+        Args:
+            split: The split.
+            needs: Fields, tokens and layout.
+            layers: Indices of stored layers; None: those of the settings.
+            shuffled: Read in shuffled order.
+
+        Raises:
+            DetectorError: The data set cannot give what ``needs`` asks for.
         """
         config = self.config
         layers = config.layers if layers is None else layers
@@ -71,144 +94,25 @@ class Source:
                 device=self.device if reads_states and self.device != "cpu" else None,
             )
         except DecodeError as error:
-            # Said on opening: the data set is sound, but has not what was asked for.
+            # Raised on opening: the data set is sound but lacks what the detector reads.
             raise DetectorError(f"not available: {error}") from error
-        try:
+        with contextlib.closing(loader):
             yield loader
-        finally:
-            close = getattr(loader, "close", None)
-            if close is not None:
-                close()
 
 
-@dataclass(frozen=True)
-class Examples:
-    """What is known of a split's samples without reading a state.
-
-    Attributes:
-        keys: n member keys, each once; scores are matched by them, never by order.
-        question_ids: n question ids.
-        labels: float64 ``[n]``: 1 hallucinated, 0 right, NaN unknown.
-    """
-
-    keys: list[str]
-    question_ids: list[str]
-    labels: NDArray[np.float64]
-
-    @property
-    def known(self) -> NDArray[np.bool_]:
-        """Which samples have a label, bool ``[n]``."""
-        return ~np.isnan(self.labels)
-
-    @property
-    def known_labels(self) -> NDArray[np.float64]:
-        """The labels that are known, ``[known]``."""
-        return self.labels[self.known]
-
-    def counts(self) -> dict[str, int]:
-        """Return the numbers of samples, of hallucinated, right and unlabelled ones."""
-        positives = int(np.count_nonzero(self.labels == 1))
-        labelled = int(np.count_nonzero(self.known))
-        return {
-            "n": len(self.keys),
-            "n_pos": positives,
-            "n_neg": labelled - positives,
-            "n_unlabelled": len(self.keys) - labelled,
-        }
-
-    def align(self, scores: Mapping[str, float]) -> NDArray[np.float64]:
-        """Return ``scores`` in the order of the samples, float64 ``[n]``.
-
-        Raises:
-            DetectorError: A sample has no score, or there are scores of other samples.
-        """
-        missing = [key for key in self.keys if key not in scores]
-        if missing or len(scores) != len(self.keys):
-            raise DetectorError(
-                f"{len(scores)} scores for {len(self.keys)} samples"
-                + (f", none for {missing[0]}" if missing else "")
-                + "; the loader returned another set of samples than before: pack again"
-            )
-        return np.array([scores[key] for key in self.keys], dtype=np.float64)
-
-
-def read_examples(batches: Iterable[Batch]) -> Examples:
-    """Return the samples of ``batches`` without their fields.
+def require_members(index: DatasetIndex, needs: LoaderNeeds) -> None:
+    """Check that every trace has the member kinds that a detector reads.
 
     Raises:
-        DetectorError: A key occurs twice, or a label is neither 0, 1 nor NaN.
+        DetectorError: A member is missing; the message has the remedy.
     """
-    keys: list[str] = []
-    question_ids: list[str] = []
-    labels: list[NDArray[np.float64]] = []
-    for batch in batches:
-        keys.extend(batch.keys)
-        question_ids.extend(batch.question_ids)
-        labels.append(batch.label.detach().cpu().numpy().astype(np.float64))
-    joined = np.concatenate(labels) if labels else np.empty(0)
-    if len(set(keys)) != len(keys):
-        raise DetectorError(
-            f"{len(keys) - len(set(keys))} samples of a split came twice; pack again"
-        )
-    odd = np.flatnonzero(~(np.isnan(joined) | (joined == 0) | (joined == 1)))
-    if odd.size:
-        raise DetectorError(
-            f"sample {keys[odd[0]]} has label {joined[odd[0]]:g}, not 0 or 1; pack again"
-        )
-    return Examples(keys, question_ids, joined)
-
-
-def joined_examples(parts: Sequence[Examples]) -> Examples:
-    """Return the samples of all ranks as those of one.
-
-    Raises:
-        DetectorError: A sample came on two ranks.
-    """
-    if len(parts) == 1:
-        return parts[0]
-    keys = [key for part in parts for key in part.keys]
-    if len(set(keys)) != len(keys):
-        raise DetectorError(f"{len(keys) - len(set(keys))} samples came on two ranks; pack again")
-    return Examples(
-        keys,
-        [question_id for part in parts for question_id in part.question_ids],
-        np.concatenate([part.labels for part in parts]),
-    )
-
-
-def number_of_batches(batches: Iterable[Batch]) -> int | None:
-    """Return ``len(batches)`` where it has one."""
-    try:
-        return len(batches)  # type: ignore[arg-type]
-    except TypeError:
-        return None
-
-
-def start_epoch(batches: Iterable[Batch], epoch: int) -> None:
-    """Tell a loader that knows epochs which one comes next."""
-    set_epoch = getattr(batches, "set_epoch", None)
-    if set_epoch is not None:
-        set_epoch(epoch)
-
-
-def default_open_loader() -> OpenLoader:
-    """Return the project's loader; imported here, for the tests train without the extension."""
-    from wdsbench import TraceLoader
-
-    loader: Any = TraceLoader
-    opened: OpenLoader = loader
-    return opened
-
-
-def require_members(index: Any, needs: LoaderNeeds) -> None:
-    """Check that the data set has what a detector reads; without an index nothing is checked.
-
-    Raises:
-        DetectorError: "not available", what is missing and the remedy.
-    """
-    if index is None:
-        return
-    lacking = [(name, remedy) for name, remedy in needs.members if not index.has_member(name)]
-    if lacking:
-        words = "; ".join(f"not every trace has {name}, {remedy}" for name, remedy in lacking)
+    kinds = [KINDS[name] for name in needs.kinds]
+    missing = [kind for kind in kinds if not index.has_member(kind.main)]
+    if missing:
+        words = "; ".join(f"not every trace has {kind.main}, {kind.remedy}" for kind in missing)
         raise DetectorError(f"not available: {words}")
+
+
+def labels_digest(index: DatasetIndex) -> str:
+    """Return the hash of the sample table, which identifies data and labels."""
+    return str(index.file.table.xxh3)

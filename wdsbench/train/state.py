@@ -1,10 +1,10 @@
-"""The state of an unfinished fit on disk: what `--resume` goes on from.
+"""The state of an unfinished fit on disk, from which ``--resume`` continues.
 
-    state.json                       where it stands, settings, loader state, figures so far
-    tensors-<16 hex>.safetensors     weights, the best weights, the optimiser's moments, generators
+    state.json                       progress, settings, loader state
+    tensors-<16 hex>.safetensors     weights, best weights, optimiser moments, generators
 
-The JSON is renamed into place last and names a complete tensors file by the XXH3 of its bytes, so a
-killed writer leaves the old pair or the new.
+The JSON file is renamed into place last and names a complete tensors file by the XXH3 of its bytes,
+so a killed writer leaves the old pair or the new one.
 """
 
 from __future__ import annotations
@@ -27,29 +27,28 @@ from wdsbench.train.records import EpochRecord
 
 STATE_NAME = "state.json"
 FORMAT = 1
-# Those of killed writers too, which are named as `wdsbench.files.temp_path` names them.
 _TENSORS_GLOB = "tensors-*.safetensors"
 
 
 @dataclass
-class Progress:
-    """How far a fit has come.
+class FitProgress:
+    """Progress of a fit.
 
     Attributes:
-        epoch: The epoch under way; the next one between two.
-        step: Steps of gradient descent so far.
+        epoch: Current epoch; between two epochs the next one.
+        step: Optimiser steps so far.
         batches: Batches of the epoch so far.
-        loss: Summed over the labelled samples of the epoch so far.
-        labelled: Their number.
-        unlabelled: Samples of the epoch that were left out for want of a label.
-        seconds: Spent on the epoch's training pass.
-        records: One for each epoch that has ended.
-        best_auroc: On validation; -1 before the first epoch has ended.
+        loss: Sum of the loss over the labelled samples of the epoch so far.
+        labelled: Labelled samples of the epoch so far.
+        unlabelled: Samples of the epoch without a label so far.
+        seconds: Seconds of the epoch's training pass so far.
+        records: One per finished epoch.
+        best_auroc: Best validation AUROC; -1 before the end of the first epoch.
         best_epoch: Its epoch.
-        finished: Nothing is left to do.
-        unlabelled_before: As ``unlabelled``, of the epoch that ended last.
-        total_steps: Length of the schedule; None: not known. Another number of workers may make an
-            epoch's steps one more or less: the schedule stays.
+        finished: True if no epoch is left.
+        unlabelled_before: ``unlabelled`` of the last finished epoch.
+        total_steps: Length of the learning rate schedule. It does not change on resume, although
+            another number of workers can make an epoch one step longer or shorter.
     """
 
     epoch: int = 0
@@ -64,10 +63,10 @@ class Progress:
     best_epoch: int = -1
     finished: bool = False
     unlabelled_before: int = 0
-    total_steps: int | None = None
+    total_steps: int = 0
 
     def next_epoch(self) -> None:
-        """Begin the next epoch."""
+        """Start the next epoch."""
         self.epoch += 1
         self.unlabelled_before = self.unlabelled
         self.batches, self.loss, self.labelled, self.unlabelled, self.seconds = 0, 0.0, 0, 0, 0.0
@@ -75,24 +74,24 @@ class Progress:
 
 @dataclass(frozen=True)
 class FitState:
-    """Everything that the rest of a fit depends on.
+    """Everything the rest of a fit depends on.
 
     Attributes:
-        progress: How far it has come.
+        progress: Progress of the fit.
         weights: The detector's ``state_dict``.
-        best_weights: Of the best epoch; empty before the first has ended.
-        moments: The optimiser's tensors, by ``"<parameter>.<name>"``.
-        generators: State of torch's generators, by ``"<rank>.cpu"`` and ``"<rank>.cuda"``.
-        loader: The training loader's ``state_dict``; None between epochs of a loader without one.
-        setting: What must be the same when the fit goes on (settings, data, labels, ranks).
+        best_weights: Weights of the best epoch; empty before the end of the first.
+        moments: Tensors of the optimiser, by ``"<parameter>.<name>"``.
+        generators: States of torch's generators, by ``"<rank>.cpu"`` and ``"<rank>.cuda"``.
+        loader: The training loader's ``state_dict``.
+        setting: Settings, data and ranks that must not change on resume.
     """
 
-    progress: Progress
+    progress: FitProgress
     weights: dict[str, Tensor]
     best_weights: dict[str, Tensor]
     moments: dict[str, Tensor]
     generators: dict[str, Tensor]
-    loader: dict[str, Any] | None
+    loader: dict[str, Any]
     setting: dict[str, Any]
 
 
@@ -100,14 +99,14 @@ _GROUPS = ("weights", "best_weights", "moments", "generators")
 
 
 def save_state(state: FitState, folder: Path) -> None:
-    """Write ``state`` into ``folder``; an older one is replaced."""
+    """Write ``state`` into ``folder`` in place of an older one."""
     tensors = {
         f"{group}/{name}": tensor.detach().cpu().contiguous().clone()
         for group in _GROUPS
         for name, tensor in getattr(state, group).items()
     }
     content = safetensors.torch.save(tensors)
-    tensors_name = f"tensors-{xxhash.xxh3_64_hexdigest(content)}.safetensors"
+    tensors_name = _tensors_name(content)
     write_whole(folder / tensors_name, content)
     value = {
         "format": FORMAT,
@@ -121,28 +120,25 @@ def save_state(state: FitState, folder: Path) -> None:
 
 
 def load_state(folder: Path) -> FitState | None:
-    """Return the state in ``folder``; None where there is none.
+    """Return the state in ``folder``; None if there is none.
 
     Raises:
         DetectorError: It is damaged.
     """
     path = folder / STATE_NAME
-    if not path.exists():
+    value = _read_json(path)
+    if value is None:
         return None
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-        if value["format"] != FORMAT:
-            raise ValueError(f"format {value['format']}, not {FORMAT}")
         content = (folder / value["tensors"]).read_bytes()
-        if value["tensors"] != f"tensors-{xxhash.xxh3_64_hexdigest(content)}.safetensors":
-            raise ValueError(f"{value['tensors']} is not what was written")
-        tensors = safetensors.torch.load(content)
-        progress = Progress(**value["progress"])
-        records = [EpochRecord(**record) for record in value["progress"]["records"]]
+        if value["tensors"] != _tensors_name(content):
+            raise ValueError(f"{value['tensors']} does not match the hash in its name")
         groups: dict[str, dict[str, Tensor]] = {group: {} for group in _GROUPS}
-        for name, tensor in tensors.items():
+        for name, tensor in safetensors.torch.load(content).items():
             group, _, rest = name.partition("/")
             groups[group][rest] = tensor
+        progress = FitProgress(**value["progress"])
+        records = [EpochRecord(**record) for record in value["progress"]["records"]]
         return FitState(
             progress=replace(progress, records=records),
             loader=value["loader"],
@@ -154,23 +150,36 @@ def load_state(folder: Path) -> FitState | None:
 
 
 def saved_setting(folder: Path) -> dict[str, Any] | None:
-    """Return the setting of the state in ``folder`` without reading a tensor; None without one.
+    """Return the settings of the state in ``folder`` without reading tensors; None if there is no
+    state.
 
     Raises:
         DetectorError: It is damaged.
     """
-    path = folder / STATE_NAME
-    if not path.exists():
-        return None
+    value = _read_json(folder / STATE_NAME)
+    return None if value is None else dict(value["setting"])
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["setting"]
-        return found
+        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if value["format"] != FORMAT:
+            raise ValueError(f"format is {value['format']}; this version reads {FORMAT}")
+        if not isinstance(value["setting"], dict):
+            raise TypeError("setting is not an object")
+    except FileNotFoundError:
+        return None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise _damaged(path, error) from error
+    return value
+
+
+def _tensors_name(content: bytes) -> str:
+    return f"tensors-{xxhash.xxh3_64_hexdigest(content)}.safetensors"
 
 
 def remove_state(folder: Path) -> None:
-    """Remove what `save_state` wrote, and ``folder`` unless it holds other files."""
+    """Remove the files of `save_state`, and ``folder`` if it is then empty."""
     path = folder / STATE_NAME
     path.unlink(missing_ok=True)  # first: it names a complete tensors file
     temp_path(path).unlink(missing_ok=True)
@@ -178,17 +187,19 @@ def remove_state(folder: Path) -> None:
     remove_if_empty(folder)
 
 
-def require_same(then: Mapping[str, Any], now: Mapping[str, Any], folder: Path) -> None:
-    """Check that a fit goes on under the setting it began with.
+def require_same(
+    then: Mapping[str, Any], now: Mapping[str, Any], folder: Path, what: str = "training"
+) -> None:
+    """Check that settings have not changed since ``what`` started.
 
     Raises:
-        DetectorError: Something that its result depends on is another.
+        DetectorError: A setting differs.
     """
     for name in sorted({*then, *now}):
         if then.get(name) != now.get(name):
             raise DetectorError(
-                f"{name} was {then.get(name)!r} when this training began and is {now.get(name)!r}"
-                f" now; go on with the same, or train again without --resume ({folder})"
+                f"{name} was {then.get(name)!r} when this {what} began and is {now.get(name)!r}"
+                f" now; resume with the same value, or start again without --resume ({folder})"
             )
 
 
@@ -202,7 +213,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Put the tensors of `optimizer_tensors` back."""
+    """Load the tensors of `optimizer_tensors`."""
     state: dict[int, dict[str, Tensor]] = {}
     for place, value in tensors.items():
         number, _, name = place.partition(".")

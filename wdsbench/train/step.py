@@ -1,10 +1,9 @@
 """One step of gradient descent, over the samples of all ranks.
 
-The loss is the mean over the labelled samples of the step, whichever rank has them: every rank sums
-over its own, the sums travel with the gradients in one message, and all divide by the same number.
-So a step over N ranks is the step one rank would take with all their samples, and ranks with fewer
-samples, or none, are no special case. Signals (save, stop) ride in the same message, so that all
-ranks act on them after the same step.
+The loss is the mean over the labelled samples of all ranks: every rank sums over its own, the sums
+are reduced with the gradients in one message, and all ranks divide by the same number. A step over
+N ranks therefore equals the step of one rank with all samples, also if a rank has fewer samples or
+none. Signals (save, stop) are part of the same message, so that all ranks act after the same step.
 """
 
 from __future__ import annotations
@@ -28,32 +27,33 @@ Inputs = Callable[[Batch], tuple[Tensor, ...]]
 
 @runtime_checkable
 class Penalised(Protocol):
-    """A detector with a loss of its own, which training adds to the cross-entropy."""
+    """A detector with a penalty that training adds to the cross-entropy."""
 
     def forward_with_penalty(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (logits, penalty), float32 ``[B]`` each: the penalty of every sample by itself, so
-        that samples can be left out and neither batch size nor neighbours change its weight.
+        """Return (logits, penalty), float32 ``[B]`` each.
+
+        The penalty is per sample, so that unlabelled samples can be excluded.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Signals:
-    """What some rank wants of all: the state saved, the fit stopped."""
+    """Requests of any rank to all ranks: save the state, stop the fit."""
 
     save: bool = False
     stop: bool = False
 
 
 @dataclass(frozen=True)
-class Taken:
-    """A step that was taken.
+class StepResult:
+    """The result of a step.
 
     Attributes:
-        loss: float64 scalar: summed over the labelled samples of all ranks.
-        labelled: Their number.
-        unlabelled: Samples of all ranks without a label.
-        signals: Of any rank.
+        loss: float64 scalar: sum over the labelled samples of all ranks.
+        labelled: Number of labelled samples of all ranks.
+        unlabelled: Number of samples of all ranks without a label.
+        signals: Requests of any rank.
     """
 
     loss: Tensor
@@ -63,10 +63,10 @@ class Taken:
 
 
 class Stepper:
-    """Takes steps with AdamW.
+    """Runs steps of AdamW.
 
     Attributes:
-        optimizer: Its state is part of what a fit goes on from.
+        optimizer: The optimiser; its state is part of a saved fit.
     """
 
     def __init__(
@@ -83,18 +83,16 @@ class Stepper:
         """Prepare to train ``detector``, which is on ``device``.
 
         Args:
-            detector: What is trained.
-            inputs: Its arguments of a batch.
+            detector: The module to train.
+            inputs: Returns its arguments for a batch.
             config: Settings.
-            device: Where it is.
-            ranks: Who trains together.
-            positive_weight: Weight of hallucinated samples in the loss; None: 1.
-            total_steps: Length of the schedule; needed for ``cosine``.
+            device: Its device.
+            ranks: The ranks that train together.
+            positive_weight: Loss weight of hallucinated samples; None: 1.
+            total_steps: Length of the schedule, required for ``cosine``.
         """
         if config.schedule == "cosine" and not total_steps:
-            raise DetectorError(
-                "schedule cosine needs to know its length; pass --max-steps, or a loader with len()"
-            )
+            raise DetectorError("schedule cosine needs the number of steps; pass --max-steps")
         self.optimizer = torch.optim.AdamW(
             _parameter_groups(detector, config.weight_decay), lr=config.learning_rate
         )
@@ -120,10 +118,10 @@ class Stepper:
             return base
         return base * 0.5 * (1 + math.cos(math.pi * min(step / self._total_steps, 1.0)))
 
-    def step(self, batch: Batch, number: int, signals: Signals) -> Taken:
-        """Take step ``number`` with this rank's ``batch``, which may be empty.
+    def step(self, batch: Batch, number: int, signals: Signals) -> StepResult:
+        """Run step ``number`` with this rank's ``batch``, which may be empty.
 
-        Nothing is done where no rank has a labelled sample.
+        Has no effect if no rank has a labelled sample.
         """
         known = ~torch.isnan(batch.label)
         count = int(known.sum())
@@ -134,9 +132,9 @@ class Stepper:
         loss = self._own_loss(batch, known, count) if count else None
         if self._ranks.count == 1:
             if loss is None:
-                return Taken(torch.zeros((), dtype=torch.float64), 0, unlabelled, signals)
+                return StepResult(torch.zeros((), dtype=torch.float64), 0, unlabelled, signals)
             (loss / count).backward()  # type: ignore[no-untyped-call]
-            found = Taken(loss.detach().double(), count, unlabelled, signals)
+            found = StepResult(loss.detach().double(), count, unlabelled, signals)
         else:
             if loss is not None:
                 loss.backward()  # type: ignore[no-untyped-call]
@@ -150,15 +148,15 @@ class Stepper:
         """Return the summed loss of this rank's labelled samples.
 
         Raises:
-            DetectorError: They cannot be used; alone. RankError: likewise, on several ranks: the
-                others wait for gradients and hear of nothing else.
+            DetectorError: The batch cannot be used.
+            RankError: The same with several ranks, as the others wait for gradients.
         """
         try:
             return self._summed_loss(batch, known, count)
         except DetectorError as error:
             if self._ranks.count == 1:
                 raise
-            raise RankError(f"rank {self._ranks.rank} cannot take its step: {error}") from error
+            raise RankError(f"rank {self._ranks.rank} cannot run its step: {error}") from error
 
     def _summed_loss(self, batch: Batch, known: Tensor, count: int) -> Tensor:
         arguments = moved(self._inputs(batch), self._device)
@@ -178,8 +176,10 @@ class Stepper:
         )
         return loss if penalty is None else loss + penalty.float().sum()
 
-    def _add_up(self, loss: Tensor | None, count: int, unlabelled: int, signals: Signals) -> Taken:
-        """Make gradients, loss, counts and signals those of all ranks."""
+    def _add_up(
+        self, loss: Tensor | None, count: int, unlabelled: int, signals: Signals
+    ) -> StepResult:
+        """Sum gradients, loss, counts and signals over all ranks."""
         weights = [w for w in self._detector.parameters() if w.requires_grad]
         tail = torch.tensor(
             [
@@ -194,15 +194,15 @@ class Stepper:
         parts = [torch.zeros_like(w) if w.grad is None else w.grad for w in weights]
         message = torch.cat([*(part.reshape(-1).float() for part in parts), tail.to(self._device)])
         self._ranks.add(message)
-        told: list[float] = message[-tail.numel() :].tolist()
-        total, labelled = told[0], int(told[1])
+        sums: list[float] = message[-tail.numel() :].tolist()
+        total, labelled = sums[0], int(sums[1])
         start = 0
         for weight in weights:
             part = message[start : start + weight.numel()].view_as(weight) / max(labelled, 1)
             weight.grad = part.to(weight.dtype)
             start += weight.numel()
-        heard = Signals(told[3] > 0, told[4] > 0)
-        return Taken(torch.tensor(total, dtype=torch.float64), labelled, int(told[2]), heard)
+        signals = Signals(sums[3] > 0, sums[4] > 0)
+        return StepResult(torch.tensor(total, dtype=torch.float64), labelled, int(sums[2]), signals)
 
 
 def moved(arguments: tuple[Tensor, ...], device: str) -> tuple[Tensor, ...]:
@@ -211,14 +211,14 @@ def moved(arguments: tuple[Tensor, ...], device: str) -> tuple[Tensor, ...]:
 
 
 def autocast(config: TrainConfig, device: str) -> contextlib.AbstractContextManager[Any]:
-    """Return the block in which operators run in ``config.precision``."""
+    """Return a context in which operators run in ``config.precision``."""
     if config.precision == "float32":
         return contextlib.nullcontext()
     return torch.autocast(torch.device(device).type, dtype=torch.bfloat16)
 
 
 def balanced_weight(positives: int, negatives: int) -> float:
-    """Return the weight of a hallucinated sample with which both classes weigh the same."""
+    """Return the loss weight of hallucinated samples that balances the classes."""
     if not positives or not negatives:
         raise DetectorError(
             f"class_weight balanced: {positives} hallucinated, {negatives} right training samples;"

@@ -1,7 +1,7 @@
-"""What a search tries next: a setting inside the space, suggested by TPE (optuna).
+"""Suggests the next setting of a search, by TPE (optuna).
 
-A suggestion follows from its seed and the earlier trials alone: sampler and study are made anew for
-each. The first ten trials are drawn without regard to earlier ones.
+A suggestion depends only on its seed and the earlier trials: each has a new sampler and study. The
+first ten are random.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ WIDTHS = (16, 32, 64, 128)
 DEPTHS = (1, 3)
 DROPOUTS = (0.0, 0.6)
 
-# What a trial without a figure counts for the sampler: the place is to be avoided, not forgotten.
+# Figure of a failed trial for the sampler, so that it avoids similar settings.
 _FAILED_AUROC = 0.0
 
 
 def search_space(*, depth: bool) -> dict[str, BaseDistribution]:
-    """Return what is searched by field of `TrainConfig`; with ``depth`` or without.
+    """Return the search space by field of `TrainConfig`, with or without ``depth``.
 
-    Weight decay is not: a step shrinks weights by learning rate times weight decay, so the learning
-    rate moves both already.
+    Weight decay is not searched: a step shrinks weights by learning rate times weight decay, so the
+    learning rate changes both.
     """
     from optuna import distributions
 
@@ -52,9 +52,9 @@ def sampler_seed(seed: int, detector: str, number: int) -> int:
 def suggest(
     space: dict[str, BaseDistribution], earlier: Sequence[Trial], seed: int
 ) -> dict[str, Any]:
-    """Return the settings to be tried after the trials ``earlier``.
+    """Return the settings to try after the trials ``earlier``.
 
-    Real numbers have three digits, so that they can be said, and typed again.
+    Floats are rounded to three digits, so that they can be typed again.
     """
     import optuna
 
@@ -62,7 +62,7 @@ def suggest(
         sampler = optuna.samplers.TPESampler(seed=seed)
         study = optuna.create_study(direction="maximize", sampler=sampler)
     for trial in earlier:
-        # The setting given may lie outside what is searched; that part of it teaches nothing.
+        # The given setting may be outside the search space.
         inside = {
             name: value
             for name, value in trial.settings.items()
@@ -93,7 +93,7 @@ def _is_inside(distribution: BaseDistribution, value: Any) -> bool:
 
 @contextlib.contextmanager
 def _quiet_optuna() -> Iterator[None]:
-    """Keep optuna from telling the terminal about studies in memory."""
+    """Suppress the log messages of optuna in the block."""
     import optuna
 
     before = optuna.logging.get_verbosity()

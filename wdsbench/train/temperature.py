@@ -1,8 +1,7 @@
-"""Temperature scaling: one number that makes probabilities as sure as they deserve to be.
+"""Temperature scaling of probabilities.
 
-The logits of a detector are divided by a temperature T > 0: T > 1 makes it less sure, T < 1 surer.
-The order of samples, and with it AUROC, does not change. T is fitted on validation, by the negative
-log-likelihood.
+Logits are divided by a temperature T > 0: T > 1 makes probabilities less extreme, T < 1 more. The
+order of samples and AUROC do not change. T minimises the negative log-likelihood on validation.
 
 Source: Guo et al. (2017), On Calibration of Modern Neural Networks, section 4.2.
 """
@@ -23,9 +22,8 @@ HALVINGS = 40
 def fit_temperature(logits: ArrayLike, labels: ArrayLike) -> float:
     """Return the temperature in [`LOWEST`, `HIGHEST`] with the least negative log-likelihood.
 
-    An end is returned where the likelihood grows up to there and beyond: the lowest where 0
-    separates the classes, so that no sureness is too much; the highest where logits say nothing or
-    the opposite. Logits that are all 0 have the same likelihood at every temperature: 1.
+    The lowest temperature is returned if 0 separates the classes, the highest if the logits are
+    uninformative or reversed. If all logits are 0 the result is 1.
 
     Args:
         logits: float ``[n]``, more meaning hallucinated.
@@ -39,8 +37,7 @@ def fit_temperature(logits: ArrayLike, labels: ArrayLike) -> float:
     if not values.any():
         return 1.0
     margins = np.where(truth, values, -values)
-    # The likelihood is convex in 1/T, so its slope changes sign once, whatever the variable:
-    # halving log T cannot go astray, and 40 passes over n numbers cost nothing.
+    # The likelihood is convex in 1/T, so its slope changes sign once: bisection of log T is exact.
     low, high = np.log(LOWEST), np.log(HIGHEST)
     if _too_cold(margins, high):
         return HIGHEST
@@ -56,12 +53,12 @@ def fit_temperature(logits: ArrayLike, labels: ArrayLike) -> float:
 
 
 def scaled(probabilities: ArrayLike, temperature: float) -> NDArray[np.float64]:
-    """Return ``probabilities`` as their logits divided by ``temperature`` make them."""
+    """Return ``probabilities`` after temperature scaling."""
     return sigmoid(logits_of(probabilities) / temperature)
 
 
 def _too_cold(margins: NDArray[np.float64], log_temperature: float) -> bool:
-    """Return whether the likelihood grows with the temperature; margins are positive where right.
+    """Return True if the likelihood grows with the temperature; margins are positive if right.
 
     The derivative of ``mean(log(1 + exp(-m / T)))`` by ``1 / T`` is ``-mean(sigmoid(-m / T) * m)``.
     """

@@ -1,4 +1,4 @@
-"""Trials of a search: what was tried and what it reached, in ``search.json`` and as a table."""
+"""Trials of a search, in ``search.json`` and as a table."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Trial:
-    """One setting that was tried.
+    """One trial of a search.
 
     Attributes:
-        number: From 0; 0 is the setting given.
+        number: From 0; trial 0 has the given settings.
         settings: Fields of `TrainConfig` and their values.
-        val_auroc: Of the best epoch; None where the fit failed.
-        epochs: That were run.
-        seconds: That it took, since it was begun or last gone on with.
-        state: ``"complete"``, or ``"failed"``.
-        reason: Why it failed.
+        val_auroc: Validation AUROC of the best epoch; None if the fit failed.
+        epochs: Number of epochs.
+        seconds: Duration since the trial started or last resumed.
+        state: ``"complete"`` or ``"failed"``.
+        reason: Reason of the failure.
     """
 
     number: int
@@ -42,12 +42,12 @@ class Trial:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What a search found.
+    """Result of a search.
 
     Attributes:
-        detector: Its name.
-        trials: In order; a failed one is no error.
-        reason: Why the detector cannot be trained on this data at all; None where it can.
+        detector: Name of the detector.
+        trials: All trials in order, also failed ones.
+        reason: Reason why the detector cannot be trained on this data; None if it can.
     """
 
     detector: str
@@ -56,13 +56,13 @@ class SearchResult:
 
     @property
     def best(self) -> Trial | None:
-        """The trial with the highest validation AUROC, the first of equals; None of none."""
+        """The first trial with the highest validation AUROC; None if there is none."""
         ended = [trial for trial in self.trials if trial.val_auroc is not None]
         return max(ended, key=lambda trial: trial.val_auroc or 0.0, default=None)
 
     @property
     def failure(self) -> str:
-        """Why there is no best trial."""
+        """Reason why there is no best trial."""
         if self.reason is not None:
             return self.reason
         reasons = list(dict.fromkeys(trial.reason for trial in self.trials))
@@ -70,7 +70,7 @@ class SearchResult:
 
 
 def write_search(result: SearchResult, setting: dict[str, Any], path: Path) -> None:
-    """Write the trials to ``path``, atomically; ``setting`` must be the same when one goes on."""
+    """Write the trials, and the settings that must not change on resume, to ``path`` atomically."""
     value = {
         "format": FORMAT,
         "detector": result.detector,
@@ -83,15 +83,15 @@ def write_search(result: SearchResult, setting: dict[str, Any], path: Path) -> N
 
 
 def read_search(path: Path) -> tuple[SearchResult, dict[str, Any]] | None:
-    """Return the trials in ``path`` and what they were made with; None where there is no file.
+    """Return the trials in ``path`` and their settings; None if there is no file.
 
     Raises:
-        DetectorError: It is not of this form.
+        DetectorError: It is not valid.
     """
     try:
         value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if value["format"] != FORMAT:
-            raise ValueError(f"format {value['format']}, not {FORMAT}")
+            raise ValueError(f"format is {value['format']}; this version reads {FORMAT}")
         trials = [Trial(**trial) for trial in value["trials"]]
         return SearchResult(str(value["detector"]), trials), dict(value["setting"])
     except FileNotFoundError:
@@ -106,18 +106,18 @@ def load_search(out: str | Path) -> SearchResult:
     """Return the search in ``out`` (a ``search.json``, or a folder with one).
 
     Raises:
-        DetectorError: The file is not there or not of this form.
+        DetectorError: The file is missing, or not valid.
     """
     given = Path(out)
     path = given / SEARCH_NAME if given.is_dir() else given
     found = read_search(path)
     if found is None:
-        raise DetectorError(f"no search at {given}; wdsbench train --search N makes one")
+        raise DetectorError(f"no search at {given}; run wdsbench train --search N")
     return found[0]
 
 
 def print_search(result: SearchResult, console: Console) -> None:
-    """Print the trials as a table, the best in bold, and why others failed."""
+    """Print the trials as a table, the best in bold, and the reasons of failures."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text

@@ -1,0 +1,160 @@
+"""Keys, questions and labels of a split, read without any states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wdsbench.detect.registry import LoaderNeeds
+from wdsbench.errors import DetectorError
+from wdsbench.records import Batch
+from wdsbench.shards.read.index import DatasetIndex
+from wdsbench.train.ranks import Ranks
+from wdsbench.train.source import Source
+
+
+@dataclass(frozen=True)
+class Examples:
+    """The samples of a split.
+
+    Attributes:
+        keys: n member keys, all different; scores are matched by key, never by order.
+        question_ids: n question ids.
+        labels: float64 ``[n]``: 1 hallucinated, 0 right, NaN unknown.
+    """
+
+    keys: list[str]
+    question_ids: list[str]
+    labels: NDArray[np.float64]
+
+    @property
+    def known(self) -> NDArray[np.bool_]:
+        """Mask of the labelled samples, bool ``[n]``."""
+        return ~np.isnan(self.labels)
+
+    @property
+    def known_labels(self) -> NDArray[np.float64]:
+        """Labels of the labelled samples."""
+        return self.labels[self.known]
+
+    def counts(self) -> dict[str, int]:
+        """Return the numbers of samples: all, hallucinated, right and unlabelled."""
+        positives = int(np.count_nonzero(self.labels == 1))
+        labelled = int(np.count_nonzero(self.known))
+        return {
+            "n": len(self.keys),
+            "n_pos": positives,
+            "n_neg": labelled - positives,
+            "n_unlabelled": len(self.keys) - labelled,
+        }
+
+    def align(self, scores: Mapping[str, float]) -> NDArray[np.float64]:
+        """Return ``scores`` in the order of the samples, float64 ``[n]``.
+
+        Raises:
+            DetectorError: A sample has no score, or there are scores of other samples.
+        """
+        missing = [key for key in self.keys if key not in scores]
+        if missing or len(scores) != len(self.keys):
+            raise DetectorError(
+                f"{len(scores)} scores for {len(self.keys)} samples"
+                + (f", none for {missing[0]}" if missing else "")
+                + "; the loader returned other samples than before: pack again"
+            )
+        return np.array([scores[key] for key in self.keys], dtype=np.float64)
+
+
+def read_examples(batches: Iterable[Batch]) -> Examples:
+    """Return the samples of ``batches``.
+
+    Raises:
+        DetectorError: A key occurs twice, or a label is neither 0, 1 nor NaN.
+    """
+    keys: list[str] = []
+    question_ids: list[str] = []
+    labels: list[NDArray[np.float64]] = []
+    for batch in batches:
+        keys.extend(batch.keys)
+        question_ids.extend(batch.question_ids)
+        labels.append(batch.label.detach().cpu().numpy().astype(np.float64))
+    joined = np.concatenate(labels) if labels else np.empty(0)
+    _require_unique(keys, "occur twice in a split")
+    odd = np.flatnonzero(~(np.isnan(joined) | (joined == 0) | (joined == 1)))
+    if odd.size:
+        raise DetectorError(
+            f"sample {keys[odd[0]]} has label {joined[odd[0]]:g}, not 0 or 1; pack again"
+        )
+    return Examples(keys, question_ids, joined)
+
+
+def joined_examples(parts: Sequence[Examples]) -> Examples:
+    """Return the samples of all ranks.
+
+    Raises:
+        DetectorError: Two ranks have the same sample.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    keys = [key for part in parts for key in part.keys]
+    _require_unique(keys, "were read by two ranks")
+    return Examples(
+        keys,
+        [question_id for part in parts for question_id in part.question_ids],
+        np.concatenate([part.labels for part in parts]),
+    )
+
+
+def read_splits(
+    source: Source, ranks: Ranks, splits: Sequence[str]
+) -> tuple[dict[str, Examples], DatasetIndex]:
+    """Return the samples of all ranks by split, and the index.
+
+    Raises:
+        DetectorError: A key occurs twice, a label is invalid, a question is in two splits, or a
+            split lacks a class.
+    """
+    examples: dict[str, Examples] = {}
+    for split in splits:
+        with source.batches(split, LoaderNeeds()) as batches:
+            examples[split] = joined_examples(ranks.together(partial(read_examples, batches)))
+            index = batches.index
+    require_separate_questions(examples)
+    _require_both_classes(examples)
+    return examples, index
+
+
+def require_separate_questions(examples: Mapping[str, Examples]) -> None:
+    """Check that no question is in two splits, which would leak its answer into the test split.
+
+    Raises:
+        DetectorError: A question is in two splits.
+    """
+    split_of: dict[str, str] = {}
+    for split, found in examples.items():
+        for question_id in set(found.question_ids):
+            other = split_of.setdefault(question_id, split)
+            if other != split:
+                raise DetectorError(
+                    f"question {question_id} is in the splits {other} and {split}: pack again with"
+                    " --split-by question"
+                )
+
+
+def _require_both_classes(examples: Mapping[str, Examples]) -> None:
+    for split, found in examples.items():
+        counts = found.counts()
+        if counts["n_pos"] == 0 or counts["n_neg"] == 0:
+            raise DetectorError(
+                f"split {split} has {counts['n_pos']} hallucinated, {counts['n_neg']} right, "
+                f"{counts['n_unlabelled']} unlabelled samples, but needs both classes: "
+                "pack more traces, or pack again with another --threshold"
+            )
+
+
+def _require_unique(keys: Sequence[str], what: str) -> None:
+    if len(set(keys)) != len(keys):
+        raise DetectorError(f"{len(keys) - len(set(keys))} samples {what}; pack again")

@@ -1,0 +1,233 @@
+"""Means and spreads of the figures of several runs that differ only in their seed.
+
+Two sources of variation are reported separately. The *spread* (standard deviation, minimum and
+maximum over seeds, on the same test samples) is the variation between trainings. The *interval* is
+the bootstrap interval of the mean over seeds: each resample of the test samples is scored with
+every seed and averaged. It is not the interval of averaged scores, which would describe an
+ensemble. Detectors are compared with the one of the highest mean validation AUROC.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wdsbench.errors import DetectorError
+from wdsbench.train.bootstrap import Comparison, compare
+from wdsbench.train.config import TrainConfig
+from wdsbench.train.measure import BASELINE, bounds, difference
+from wdsbench.train.output import REPORT_NAME, ROC_NAME, SCORES_NAME
+from wdsbench.train.plots import RocCurve, plot_roc
+from wdsbench.train.report import write_markdown
+from wdsbench.train.results import (
+    RESULTS_NAME,
+    DetectorResult,
+    Results,
+    SeedSpread,
+    Spread,
+    write_results,
+)
+
+#: Figures that are averaged; a figure that is None for one seed is None in the mean.
+AVERAGED = (
+    "auroc",
+    "auprc",
+    "f1",
+    "accuracy",
+    "threshold",
+    "fpr95",
+    "ece",
+    "ece_scaled",
+    "brier",
+    "brier_scaled",
+    "temperature",
+    "val_auroc",
+    "epochs",
+    "best_epoch",
+    "seconds_per_epoch",
+)
+
+
+@dataclass(frozen=True)
+class _ScoreTable:
+    """The content of a ``scores.csv``, in its order.
+
+    Attributes:
+        labels: By member key; None if unknown.
+        scores: By detector and member key.
+    """
+
+    labels: dict[str, float | None]
+    scores: dict[str, dict[str, float]]
+
+
+def seed_folder(out: str | Path, seed: int) -> Path:
+    """Return the folder of one seed's run."""
+    return Path(out) / f"seed-{seed:04d}"
+
+
+def write_means(runs: dict[int, Results], folder: Path, config: TrainConfig) -> Results:
+    """Write means, report and plot of ``runs`` (by seed) into ``folder``; return the means.
+
+    Raises:
+        DetectorError: The runs were measured on different test samples.
+    """
+    first = next(iter(runs.values()))
+    asked = list(dict.fromkeys(name for run in runs.values() for name in _names(run)))
+    whole = [name for name in asked if all(name in run.detectors for run in runs.values())]
+    labels, scores = _joined_scores(runs, folder, whole)
+    comparison = compare(
+        labels,
+        scores,
+        seed=config.seed,
+        resamples=config.resamples,
+        confidence=config.confidence,
+    )
+    means = {name: _mean([run.detectors[name] for run in runs.values()]) for name in whole}
+    best = max(means, key=lambda name: means[name].val_auroc, default=None)
+    results = Results(
+        detectors={
+            name: _with_intervals(result, name, comparison, best) for name, result in means.items()
+        },
+        not_available={name: _failures(name, runs, folder) for name in asked if name not in whole},
+        dataset=first.dataset,
+        config={**first.config, "seed": config.seed, "seeds": list(runs)},
+    )
+    write_markdown(results, folder / REPORT_NAME)
+    if whole:
+        plot_roc(
+            folder / ROC_NAME,
+            labels,
+            [
+                RocCurve(name, scores[name], result.auroc, result.auroc_interval)
+                for name, result in results.detectors.items()
+            ],
+        )
+    write_results(results, folder / RESULTS_NAME)
+    return results
+
+
+def _names(results: Results) -> list[str]:
+    """Return all detectors of a run, with or without figures, in the order of the settings."""
+    found = [*results.detectors, *results.not_available]
+    asked = [name for name in results.config.get("detectors", []) if name in found]
+    return [*asked, *found]
+
+
+def _failures(name: str, runs: dict[int, Results], folder: Path) -> str:
+    """Return the reason why ``name`` has no mean."""
+    reasons = {
+        seed: run.not_available.get(name, "no figures and no reason")
+        for seed, run in runs.items()
+        if name not in run.detectors
+    }
+    if len(reasons) == len(runs) and len(set(reasons.values())) == 1:
+        return next(iter(reasons.values()))
+    words = "; ".join(f"seed {seed}: {reason}" for seed, reason in reasons.items())
+    text = f"failed with {len(reasons)} of {len(runs)} seeds: {words}"
+    others = [seed_folder(folder, seed).name for seed in runs if seed not in reasons]
+    if others:
+        text += f"; no mean is reported, see {', '.join(others)} for the other seeds"
+    return text
+
+
+def _mean(found: list[DetectorResult]) -> DetectorResult:
+    """Return the means of one detector's figures with their spread, and the first one's
+    intervals.
+    """
+    spreads: dict[str, Spread] = {}
+    for figure in AVERAGED:
+        values = [getattr(result, figure) for result in found]
+        if None not in values:
+            spreads[figure] = _spread(values)
+    first = found[0]
+    # Seconds depend on the machine, not on the seed: no spread.
+    varying = {name: spread for name, spread in spreads.items() if name != "seconds_per_epoch"}
+    means: dict[str, Any] = {
+        figure: spreads[figure].mean if figure in spreads else None for figure in AVERAGED
+    }
+    return dataclasses.replace(
+        first,
+        **means,
+        sign=first.sign if all(result.sign == first.sign for result in found) else None,
+        chosen=_chosen(found),
+        seeds=SeedSpread(len(found), varying),
+    )
+
+
+def _spread(values: list[float]) -> Spread:
+    low, high = float(min(values)), float(max(values))
+    if low == high:
+        return Spread(low, 0.0, low, high)  # a computed mean may differ in its last digit
+    return Spread(statistics.fmean(values), statistics.stdev(values), low, high)
+
+
+def _chosen(found: list[DetectorResult]) -> dict[str, int | str]:
+    """Return the choices: one value if all seeds agree, otherwise one per seed."""
+    chosen: dict[str, int | str] = {}
+    for key in dict.fromkeys(key for result in found for key in result.chosen):
+        values = [result.chosen.get(key, "-") for result in found]
+        same = all(value == values[0] for value in values)
+        chosen[key] = values[0] if same else "/".join(str(value) for value in values)
+    return chosen
+
+
+def _with_intervals(
+    result: DetectorResult, name: str, comparison: Comparison, best: str | None
+) -> DetectorResult:
+    return dataclasses.replace(
+        result,
+        auroc_interval=bounds(comparison.auroc[name]),
+        auprc_interval=bounds(comparison.auprc[name]),
+        difference_to_logprob_mean=difference(comparison, name, BASELINE),
+        difference_to_best=difference(comparison, name, best),
+    )
+
+
+def _joined_scores(
+    runs: dict[int, Results], folder: Path, names: list[str]
+) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
+    """Return the known labels ``[n]`` and the scores ``[seeds, n]`` of each detector."""
+    if not names:
+        return np.empty(0), {}
+    tables = [_read_scores(seed_folder(folder, seed) / SCORES_NAME, names) for seed in runs]
+    labels = tables[0].labels
+    for seed, table in zip(runs, tables, strict=True):
+        if table.labels != labels:
+            raise DetectorError(
+                f"seeds {next(iter(runs))} and {seed} were measured on different test samples or "
+                "labels; the data set has changed in between: train again"
+            )
+    known = [key for key, label in labels.items() if label is not None]
+    measured = next(iter(runs.values())).detectors[names[0]]
+    if len(known) != measured.n_pos + measured.n_neg:
+        raise DetectorError(
+            f"{SCORES_NAME} has {len(known)} labelled samples, {RESULTS_NAME} "
+            f"{measured.n_pos + measured.n_neg}: train again"
+        )
+    scores = {
+        name: np.array([[table.scores[name][key] for key in known] for table in tables])
+        for name in names
+    }
+    return np.array([labels[key] for key in known], dtype=np.float64), scores
+
+
+def _read_scores(path: Path, names: list[str]) -> _ScoreTable:
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        return _ScoreTable(
+            labels={row["key"]: float(row["label"]) if row["label"] else None for row in rows},
+            scores={name: {row["key"]: float(row[name]) for row in rows} for name in names},
+        )
+    except OSError as error:
+        raise DetectorError(f"no scores at {path}: {error.strerror}; train again") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise DetectorError(f"{path} is not a scores.csv of this version: {error!r}") from error

@@ -1,0 +1,139 @@
+"""Files of a run: names, writing, and removal of those of an earlier run.
+
+results.json    figures of all detectors        scores.csv      test scores per sample
+metrics.jsonl   one line per epoch              report.md       tables
+roc.png         ROC curves                      curves.png      loss and AUROC per epoch
+reliability.png reliability of probabilities    state/NAME/     unfinished fits, see --resume
+checkpoints/NAME/   each detector, ready to score other traces
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from wdsbench.detect.registry import DETECTOR_NAMES
+from wdsbench.errors import DetectorError
+from wdsbench.files import remove_if_empty, write_whole
+from wdsbench.train.checkpoint import remove_detector
+from wdsbench.train.config import FREE_ON_RESUME
+from wdsbench.train.examples import Examples
+from wdsbench.train.fitting import CHECKPOINTS_NAME, STATES_NAME
+from wdsbench.train.log import METRICS_NAME, TENSORBOARD_NAME
+from wdsbench.train.measure import Outcome, reliability_curves
+from wdsbench.train.plots import RocCurve, plot_reliability, plot_roc, plot_training
+from wdsbench.train.report import write_markdown
+from wdsbench.train.results import RESULTS_NAME, Results, load_results, write_results
+from wdsbench.train.state import remove_state
+
+SCORES_NAME = "scores.csv"
+REPORT_NAME = "report.md"
+ROC_NAME = "roc.png"
+CURVES_NAME = "curves.png"
+RELIABILITY_NAME = "reliability.png"
+_FILE_NAMES = (
+    RESULTS_NAME,
+    REPORT_NAME,
+    SCORES_NAME,
+    METRICS_NAME,
+    ROC_NAME,
+    CURVES_NAME,
+    RELIABILITY_NAME,
+)
+
+
+def result_files(out: str | Path) -> list[Path]:
+    """Return the files and folders that a run has left in ``out``, the results first."""
+    places = [Path(out) / name for name in (*_FILE_NAMES, CHECKPOINTS_NAME)]
+    return [place for place in places if place.exists()]
+
+
+def remove_earlier(folder: Path, *, states: bool) -> None:
+    """Remove the files of an earlier run, the results first; other files are kept."""
+    for name in _FILE_NAMES:
+        (folder / name).unlink(missing_ok=True)
+    for name in DETECTOR_NAMES:
+        remove_detector(folder / CHECKPOINTS_NAME / name)
+    remove_if_empty(folder / CHECKPOINTS_NAME)
+    # TensorBoard would draw the logs of both runs as one.
+    shutil.rmtree(folder / TENSORBOARD_NAME, ignore_errors=True)
+    if states:
+        remove_states(folder)
+
+
+def remove_states(folder: Path) -> None:
+    """Remove the saved states of all fits."""
+    for name in DETECTOR_NAMES:
+        remove_state(folder / STATES_NAME / name)
+    remove_if_empty(folder / STATES_NAME)
+
+
+def finished_results(out: Path, settings: dict[str, Any], table: str) -> Results | None:
+    """Return the results of a finished run in ``out``; None if there is none.
+
+    Args:
+        out: Folder of the run.
+        settings: Settings that the run must have had.
+        table: Hash of data and labels (see `labels_digest`).
+
+    Raises:
+        DetectorError: The run had other settings or other data.
+    """
+    if not (out / RESULTS_NAME).exists() or (out / STATES_NAME).exists():
+        return None
+    results = load_results(out)
+    for name in sorted({*settings, *results.config} - FREE_ON_RESUME):
+        if settings.get(name) != results.config.get(name):
+            raise DetectorError(
+                f"{out}: the run in this folder has finished with {name}"
+                f" {results.config.get(name)!r}, not {settings.get(name)!r}; choose another --out,"
+                " or omit --resume"
+            )
+    then = results.dataset.get("table")
+    if then != table:
+        raise DetectorError(
+            f"{out}: the run in this folder has finished on other data (table {then}, now {table}):"
+            " other shards or other labels; choose another --out, or omit --resume"
+        )
+    return results
+
+
+def write_run(
+    results: Results, outcomes: dict[str, Outcome], examples: dict[str, Examples], folder: Path
+) -> None:
+    """Write scores, report, plots and, last, the results."""
+    test = examples["test"]
+    write_whole(folder / SCORES_NAME, _scores_csv(outcomes, test).encode())
+    write_markdown(results, folder / REPORT_NAME)
+    curves = [
+        RocCurve(name, outcomes[name].test_scores[test.known], result.auroc, result.auroc_interval)
+        for name, result in results.detectors.items()
+    ]
+    if curves:
+        plot_roc(folder / ROC_NAME, test.known_labels, curves)
+    reliability = reliability_curves(outcomes, results.detectors, examples)
+    if reliability:
+        plot_reliability(folder / RELIABILITY_NAME, reliability)
+    lines = (folder / METRICS_NAME).read_text(encoding="utf-8").splitlines()
+    if lines:
+        plot_training(folder / CURVES_NAME, [json.loads(line) for line in lines])
+    # Last: a results.json means that the other files are complete.
+    write_results(results, folder / RESULTS_NAME)
+
+
+def _scores_csv(outcomes: dict[str, Outcome], test: Examples) -> str:
+    """Return test scores per sample as CSV; unknown labels are empty."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["question_id", "key", "label", *outcomes])
+    for place, (question_id, key) in enumerate(zip(test.question_ids, test.keys, strict=True)):
+        label = test.labels[place]
+        scores = [f"{outcome.test_scores[place]:.17g}" for outcome in outcomes.values()]
+        writer.writerow([question_id, key, "" if np.isnan(label) else int(label), *scores])
+    return text.getvalue()
