@@ -64,7 +64,7 @@ class BatchDecoder:
         self.bytes_read = 0
 
     def start(self, row_list: list[int], memory: BatchMemory) -> PendingBatch:
-        """EpochOffset to decode the batch of these rows, in this order.
+        """Start to decode the batch of these rows, in this order.
 
         Raises:
             ShardError: A shard cannot be opened.
