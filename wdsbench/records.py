@@ -59,6 +59,11 @@ class Trace:
     position: int = 0
     remarks: tuple[str, ...] = ()
 
+    @property
+    def num_tokens(self) -> int:
+        """T; without token ids the number of states, which are then those of all tokens."""
+        return self.tokens.size or self.hidden.shape[1]
+
 
 @dataclass(frozen=True)
 class LayerEdges:

@@ -222,7 +222,7 @@ def test_shards_without_labels_keep_what_they_were_made_of(
 # (options, words of the error)
 BAD: list[tuple[list[str], str]] = [
     (["--layers", "a"], "--layers 'a' is not a comma list of integers; write --layers 0,15"),
-    (["--layers", "7"], "layer 7 is asked for, but the model returns 3 layers; allowed are 0 .. 2"),
+    (["--layers", "7"], "layer 7 is asked for, but the model returns 3 layers; expected 0 .. 2"),
     (["--tokens", "prompt"], "tokens is 'prompt'; expected one of all, "),
     (["--decode", "best"], "decode is 'best'"),
     (["--answers-per-question", "2"], "greedy gives one answer; use decode sample"),

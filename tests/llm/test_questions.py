@@ -75,8 +75,8 @@ BROKEN: list[tuple[str, str, str | bytes, int | None, str]] = [
         1,
         "references: input should be a valid array",
     ),
-    ("same id", "q.jsonl", GOOD + "\n" + GOOD, 3, "already stands in line 1"),
-    ("same id as a number", "q.csv", HEAD + "1,a,b\n1,c,d\n", 3, "already stands in line 2"),
+    ("same id", "q.jsonl", GOOD + "\n" + GOOD, 3, "is also in line 1"),
+    ("same id as a number", "q.csv", HEAD + "1,a,b\n1,c,d\n", 3, "is also in line 2"),
     (
         "columns",
         "q.csv",

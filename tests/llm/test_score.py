@@ -173,7 +173,7 @@ def test_a_model_that_gives_nan(tmp_path: Path) -> None:
 def test_the_same_number_twice(tmp_path: Path) -> None:
     write_numbered(tmp_path / "1.pkl", ("a", 1, "x"), ("a", 1, "y"))
     with pytest.raises(
-        ScoreError, match=r"question a, trace number 1, stands in .*1\.pkl, trace 0"
+        ScoreError, match=r"question a, trace number 1, is also in .*1\.pkl, trace 0"
     ):
         score_traces([tmp_path], QUESTIONS, tmp_path / "s.csv")
 

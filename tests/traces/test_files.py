@@ -79,7 +79,7 @@ def test_an_empty_pattern_is_not_the_working_folder(
 ) -> None:
     touch(tmp_path, "a.pkl")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=f"pattern '{pattern}' is empty; allowed are"):
+    with pytest.raises(ValueError, match=f"pattern '{pattern}' is empty; expected"):
         expand_patterns(["a.pkl", pattern])
 
 

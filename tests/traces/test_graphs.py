@@ -108,15 +108,15 @@ def test_pyg_is_not_imported(tmp_path: Path) -> None:
 
 # (how it is broken, the trace's graphs, words of the error)
 BROKEN: list[tuple[str, Any, str]] = [
-    ("no list", graph([]), "are a Data; allowed is a list"),
-    ("empty", [], "are a list; allowed is a list of one Data"),
-    ("a tensor", [torch.ones(3)], "layer 0: is a Tensor; allowed is torch_geometric.data.Data"),
+    ("no list", graph([]), "are a Data; expected a list"),
+    ("empty", [], "are a list; expected a list of one Data"),
+    ("a tensor", [torch.ones(3)], "layer 0: is a Tensor; expected torch_geometric.data.Data"),
     ("no x", [graph([]), graph([], x=None)], "layer 1: x is missing"),
     ("no weights", [graph([], edge_attr=None)], "layer 0: edge_attr is missing"),
     ("integer states", [graph([], x=torch.ones(3, 4).long())], "x has dtype int64"),
     ("states of one axis", [graph([], x=torch.ones(3))], r"x has dtype float32 and shape \(3,\)"),
     ("float index", [graph([(0, 1, 0.5)], edge_index=torch.ones(2, 1))], "edge_index has dtype"),
-    ("beyond the tokens", [graph([(0, 3, 0.5)])], r"runs from 0 to 3; allowed is 0 \.\. 2"),
+    ("beyond the tokens", [graph([(0, 3, 0.5)])], r"runs from 0 to 3; expected 0 \.\. 2"),
     ("before the tokens", [graph([(-1, 1, 0.5)])], "runs from -1 to 1"),
     ("counts", [graph([(0, 1, 0.5)], edge_attr=torch.ones(2, 1))], "beside edge_attr of 2"),
     ("scores", [graph([(0, 1, 3.5)])], "runs from 3.5 to 3.5; attention is 0 to 1"),

@@ -226,7 +226,7 @@ BROKEN_SAFETENSORS: list[tuple[str, bytes, str]] = [
     (
         "mixed names",
         st({"tokens": entry("I64", [0], 0, 0), "0.tokens": entry("I64", [0], 0, 0)}),
-        "stand beside names without",
+        "are mixed with names without",
     ),
     (
         "layers with a gap",
@@ -238,7 +238,7 @@ BROKEN_SAFETENSORS: list[tuple[str, bytes, str]] = [
         st({name: entry("F16", [1], 0, 2) for name in ("hidden_states", "hidden_states.0")}, b"ab"),
         "as one array and layer by layer",
     ),
-    ("meta", st({"__metadata__": {"meta": "[1]"}}), r"meta is \[1\]; allowed is a JSON object"),
+    ("meta", st({"__metadata__": {"meta": "[1]"}}), r"meta is \[1\]; expected a JSON object"),
     ("meta text", st({"__metadata__": {"meta": "{"}}), "meta, is not JSON"),
     ("metadata", st({"__metadata__": {"tokens": "x"}}), "tokens, is not JSON"),
 ]

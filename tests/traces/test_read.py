@@ -138,7 +138,7 @@ BROKEN: list[tuple[str, str, Any, str]] = [
     ("trailing rubbish", "a.pkl", pickle.dumps(RAWS) + b"\0\0", "cut short or damaged"),
     ("no file", "a.pkl", None, "cannot be read"),
     ("empty list", "a.pkl", pickle.dumps([]), "no traces"),
-    ("number", "a.pkl", pickle.dumps(3), "holds a int; allowed are a list"),
+    ("number", "a.pkl", pickle.dumps(3), "holds a int; expected a list"),
     ("other dict", "a.pkl", pickle.dumps({"a": 1}), "no trace (keys: a)"),
     ("list of numbers", "a.pkl", pickle.dumps([1]), "a trace is a dict, this is a int"),
     ("hostile", "a.pkl", b"cos\nsystem\n(S'touch sentinel'\ntR.", "os.system"),

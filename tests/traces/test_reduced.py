@@ -175,8 +175,8 @@ EDGE_COUNT = int(REDUCED.edges.pointer[-1])  # type: ignore[union-attr]
 
 # (how it is broken, the dict, words of the error)
 BROKEN: list[tuple[str, Any, str]] = [
-    ("a list", [1], "is a list; allowed is a dict"),
-    ("empty", {}, "num_heads is None; allowed is an integer of 1 or more"),
+    ("a list", [1], "is a list; expected a dict"),
+    ("empty", {}, "num_heads is None; expected an integer of 1 or more"),
     ("no kind", {"num_heads": 2}, "holds none of edges_index, heads_index, sketch"),
     ("heads 0", make_reduced(num_heads=0), "num_heads is 0"),
     ("heads True", make_reduced(num_heads=True), "num_heads is True"),
@@ -276,7 +276,7 @@ BROKEN: list[tuple[str, Any, str]] = [
     (
         "sketch of other tokens",
         make_reduced(sketch=make_reduced()["sketch"][:, :, 1:]),
-        f"allowed is [layers, {HEADS}, {TOKENS}, 4] beside {HEADS} heads and {TOKENS} tokens",
+        f"expected [layers, {HEADS}, {TOKENS}, 4] beside {HEADS} heads and {TOKENS} tokens",
     ),
     ("sketch of no layer", make_reduced(sketch=np.empty((0, 2, 5, 4), np.float16)), "sketch has"),
     (

@@ -1,7 +1,7 @@
 """How answers are chosen: greedily, by beam search, or drawn at random.
 
 What is drawn for an answer depends on the seed, the question's id and the trace's number alone,
-not on the batch it stands in: every row has its own stream of random numbers, one number a token,
+not on its batch: every row has its own stream of random numbers, one number a token,
 and the token is where that number falls among the probabilities, largest first. Two batchings
 differ by the rounding of the model's probabilities only.
 """

@@ -84,7 +84,7 @@ def _require_same(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any
         if before.get(name) != now.get(name):
             raise ValueError(
                 f"{folder} was begun with {name} {before.get(name)!r}, this run has"
-                f" {now.get(name)!r}; resume with the settings it was begun with, or extract anew"
+                f" {now.get(name)!r}; resume with the settings it was begun with, or extract again"
                 " with overwrite."
             )
 
@@ -94,6 +94,6 @@ def _require_files(folder: Path, state: JournalState, file_format: str) -> None:
         path = folder / batch_file(number, file_format)
         if traces and number not in state.removed and not path.exists():
             raise ValueError(
-                f"{path} was written, says the journal, but is gone; put it back, or extract anew"
+                f"{path} was written, says the journal, but is gone; put it back, or extract again"
                 " with overwrite."
             )

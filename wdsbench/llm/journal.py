@@ -1,4 +1,4 @@
-"""What an extraction has done so far, on the disk, so that it goes on after any death.
+"""The journal of an extraction, by which an interrupted run is resumed.
 
 ``journal.jsonl`` in the folder of the traces, one JSON object a line, each flushed to the disk
 before the next batch begins:

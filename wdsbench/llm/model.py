@@ -151,7 +151,7 @@ def checked_device(device: str | torch.device) -> torch.device:
     try:
         place = torch.device(device)
     except RuntimeError as error:
-        raise ValueError(f"device is {device!r}; allowed are cpu, cuda, cuda:0, ...") from error
+        raise ValueError(f"device is {device!r}; expected cpu, cuda, cuda:0, ...") from error
     if place.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device is {device!r}, but torch finds no GPU; use cpu.")
     return place

@@ -43,7 +43,7 @@ def load_questions(source: str | Path, limit: int | None = None) -> list[Questio
     if str(source) not in _NAMED:
         return read_questions(Path(source), limit)
     if limit is not None and limit < 1:
-        raise ValueError(f"limit is {limit}; allowed are 1 and more, or None for all questions.")
+        raise ValueError(f"limit is {limit}; must be at least 1, or None for all questions.")
     name = str(source)
     named = _NAMED[name]
     rows = _rows(name, named)

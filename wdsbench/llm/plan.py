@@ -345,7 +345,7 @@ def _measured(
         ]
     parts["rest"] = _RAW_TRACE_BYTES + _RAW_TOKEN_BYTES * lengths
     found_bytes = {name: _written(piece, scratch) for name, piece in pieces.items()}
-    # Parts shrink less side by side than alone: gzip's code is made for what stands in one block.
+    # Parts shrink less side by side than alone: gzip builds one code for a whole block.
     mixed = _written(raws, scratch) / sum(found_bytes.values())
     for name, count in found_bytes.items():
         gzip[name] = mixed * count / float(parts[name].sum())

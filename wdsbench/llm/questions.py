@@ -19,7 +19,7 @@ from typing import Final, TextIO
 from pydantic import BaseModel, StrictInt, StrictStr, ValidationError
 
 from wdsbench.errors import QuestionError
-from wdsbench.traces.check import question_id_text
+from wdsbench.traces.question_id import question_id_text
 
 SUFFIXES: Final = (".jsonl", ".jsonl.gz", ".csv", ".csv.gz")
 REFERENCE_SEPARATOR: Final = "|"
@@ -72,7 +72,7 @@ def read_questions(path: Path, limit: int | None = None) -> list[Question]:
         ValueError: ``limit`` is below 1.
     """
     if limit is not None and limit < 1:
-        raise ValueError(f"limit is {limit}; allowed are 1 and more, or None for all questions.")
+        raise ValueError(f"limit is {limit}; must be at least 1, or None for all questions.")
     questions: list[Question] = []
     line_of: dict[str, int] = {}
     for number, line in _lines(path):
@@ -83,7 +83,7 @@ def read_questions(path: Path, limit: int | None = None) -> list[Question]:
         first = line_of.setdefault(question.question_id, number)
         if first != number:
             raise QuestionError(
-                f"question_id {question.question_id!r} already stands in line {first}; "
+                f"question_id {question.question_id!r} is also in line {first}; "
                 "give every question its own id.",
                 file=str(path),
                 line=number,

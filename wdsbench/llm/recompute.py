@@ -8,7 +8,7 @@ belong to the states, another model or another precision show up here, and nowhe
 in its layer (so that the few tokens of huge states, which large models have, lend nothing to the
 others):
 
-- Stored values are float16, and those computed anew are rounded the same way: half of the last of
+- Stored values are float16, and recomputed values are rounded the same way: half of the last of
   11 binary digits each, ``2 * 2^-11 * s``.
 - The model's arithmetic rounds by ``u``: 2^-8 bfloat16, 2^-11 float16; in float32 2^-24, times 8
   for sums of thousands of terms, which are accumulated in float32 itself. A batch multiplies in
@@ -24,7 +24,7 @@ more), and a probability p by p (1 - p) times twice that, at most half of it, an
 float16, 2^-12 in each pass.
 
 Measured on the demo's model (6 layers, 60 traces): the whole error of a bfloat16 or float16 pass,
-against one in float32, takes 0.3 to 0.54 of what is allowed of states, 0.43 of attention and 0.1 of
+against one in float32, uses 0.3 to 0.54 of the bound for states, 0.43 of attention and 0.1 of
 log-probabilities; two float32 passes 0.1 to 0.5, nearly all of it float16's rounding. A model of
 random weights so large that it amplifies its own errors may pass the bound in half precision.
 
@@ -75,7 +75,7 @@ SPREAD: Final = 8.0
 
 @dataclass(frozen=True)
 class Deviation:
-    """The largest deviation of one kind in one layer, as a part of what is allowed.
+    """The largest deviation of one kind in one layer, relative to the allowed deviation.
 
     Attributes:
         kind: ``states``, ``logprobs``, ``attention``, ``edges`` or ``heads``.
@@ -317,7 +317,7 @@ def _compared_edges(
         trace: The trace.
         kind: ``edges`` or ``heads``.
         of: The layer's place in the trace, and its number in the model.
-        maps: Computed anew: one for each of the layer's lists.
+        maps: Recomputed maps, one for each of the layer's lists.
         edges: Of all layers.
         allowed: Deviation of a weight.
     """

@@ -283,8 +283,8 @@ class _Numbers:
         earlier = self._places.setdefault((trace.question_id, number), place)
         if earlier != place:
             raise ScoreError(
-                f"{place}: question {trace.question_id}, trace number {number}, stands in"
-                f" {earlier} already; a score file has one line for each trace."
+                f"{place}: question {trace.question_id}, trace number {number}, is also in"
+                f" {earlier}; a score file has one line for each trace."
             )
         return number
 

@@ -164,8 +164,8 @@ class StateReader:
         chosen = list(range(found) if self.layers is None else self.layers)
         if max(chosen) >= found:
             raise ModelError(
-                f"layer {max(chosen)} is asked for, but the model returns {found} layers; allowed "
-                f"are 0 .. {found - 1}."
+                f"layer {max(chosen)} is asked for, but the model returns {found} layers; expected "
+                f"0 .. {found - 1}."
             )
         return found, chosen, [states[layer + 1] for layer in chosen]
 

@@ -138,7 +138,7 @@ class Preparer:
 
 def tokens_of(trace: Trace) -> int:
     """Return T: the tokens of the sequence; where the source has none, those of the states."""
-    return trace.tokens.size or trace.hidden.shape[1]
+    return trace.num_tokens
 
 
 def other_shape(shape: tuple[int, ...], before: tuple[int, ...]) -> str:

@@ -73,7 +73,7 @@ class AttentionRules:
         """Check the words.
 
         Raises:
-            ValueError: A value outside the vocabulary; what is allowed is named.
+            ValueError: A value outside the vocabulary; the error lists the accepted values.
         """
         for kind in self.kinds:
             if kind not in ATTENTION_KINDS:
@@ -155,7 +155,7 @@ def join_layers(parts: Sequence[ReducedAttention]) -> ReducedAttention:
     first = parts[0]
     heads = sorted({part.num_heads for part in parts})
     if len(heads) > 1:
-        raise MapError(f"layers of {' and '.join(map(str, heads))} heads; allowed is one number")
+        raise MapError(f"layers of {' and '.join(map(str, heads))} heads; expected one number")
     sketches = [part.sketch for part in parts if part.sketch is not None]
     return ReducedAttention(
         num_layers=sum(part.num_layers for part in parts),

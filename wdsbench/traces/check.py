@@ -40,9 +40,10 @@ from numpy.typing import NDArray
 
 from wdsbench.errors import TraceError
 from wdsbench.records import ReducedAttention, Trace
-from wdsbench.traces.arrays import as_array, has_nan, shown, storable
-from wdsbench.traces.layers import check_float, stacked_layers, whole_array
+from wdsbench.traces.arrays import has_nan, shown, storable
+from wdsbench.traces.layers import check_float, stacked_layers, tokens_of_states, whole_array
 from wdsbench.traces.origin import UnpackedTrace, origin_of
+from wdsbench.traces.question_id import question_id_text, scalar
 from wdsbench.traces.reduced import reduced_from_raw
 
 REMARK_BATCH_AXIS: Final = "dropped a leading batch axis of 1"
@@ -61,8 +62,6 @@ REMARK_LOGPROBS_CUT: Final = "kept the token_logprobs of the answer only"
 REMARK_LOGPROBS_DROPPED: Final = "dropped token_logprobs, since prompt_length is unknown"
 REMARK_NO_TEXTS: Final = "no tokens_decoded"
 REMARK_NO_ANSWER: Final = "no generated_answer_clean"
-
-STATES_OF: Final = ("all", "answer", "last")
 
 _REQUIRED: Final = ("hidden_states", "tokens", "question_id")
 # Log-softmax in low precision ends a little above 0.
@@ -117,8 +116,8 @@ class _Checker:
         )
 
     @contextlib.contextmanager
-    def told(self) -> Iterator[None]:
-        """Say of what is wrong with a value where it stands."""
+    def located(self) -> Iterator[None]:
+        """Turn a ValueError into an error that names the trace."""
         try:
             yield
         except ValueError as error:
@@ -171,14 +170,14 @@ class _Checker:
         return UnpackedTrace(**{**vars(trace), "remarks": self.origin_remarks}, origin=self.origin)
 
     def checked_question_id(self) -> str:
-        value = _scalar(self.raw["question_id"])
+        value = scalar(self.raw["question_id"])
         try:
             return question_id_text(value)
         except ValueError as error:
             raise self.error(str(error)) from error
 
     def tokens(self) -> NDArray[np.int64]:
-        with self.told():
+        with self.located():
             values = whole_array("tokens", self.raw["tokens"])
         if values.ndim == 2 and values.shape[0] == 1:
             self.remark(REMARK_BATCH_AXIS)
@@ -187,7 +186,7 @@ class _Checker:
             return np.empty(0, np.int64)
         if values.dtype.kind not in "iu" or values.ndim != 1 or values.size == 0:
             raise self.error(
-                f"tokens has dtype {values.dtype} and shape {values.shape}; allowed are T >= 1 "
+                f"tokens has dtype {values.dtype} and shape {values.shape}; expected T >= 1 "
                 "integers: save the token ids of prompt and answer as one sequence."
             )
         return values.astype(np.int64)
@@ -210,7 +209,7 @@ class _Checker:
         if rows != 1 and (rows, columns) != (token_count, token_count):
             raise self.error(
                 f"attentions of a layer have shape {layers.shape[1:]} beside {token_count} tokens; "
-                f"allowed is [heads, {token_count}, {token_count}]."
+                f"expected [heads, {token_count}, {token_count}]."
             )
         return list(layers)
 
@@ -225,13 +224,13 @@ class _Checker:
         if maps is not None and maps != reduced.num_layers:
             raise self.error(
                 f"reduced_attention is of {reduced.num_layers} layers beside {maps} of"
-                " attentions; allowed are as many."
+                " attentions; expected the same number."
             )
         return reduced
 
     def layers(self, name: str, axes: int) -> NDArray[Any]:
         """Return the layers of a key stacked as ``[L, ...]`` with ``axes`` axes each."""
-        with self.told():
+        with self.located():
             stacked, batch_axis = stacked_layers(name, self.raw[name], axes)
         if batch_axis:
             self.remark(REMARK_BATCH_AXIS)
@@ -242,8 +241,8 @@ class _Checker:
         if attention_layers is not None and len(hidden) != attention_layers:
             if len(hidden) != attention_layers + 1:
                 raise self.error(
-                    f"{len(hidden)} layers of hidden_states beside {attention_layers} of "
-                    "attentions; allowed are as many, or one more (the embedding output first)."
+                    f"{len(hidden)} layers of hidden_states beside {attention_layers} of"
+                    " attentions; expected as many, or one more (the embedding output first)."
                 )
             self.remark(REMARK_EMBEDDING_STATE)
             hidden = hidden[1:]
@@ -251,53 +250,23 @@ class _Checker:
 
     def check_states(self, states: int, token_count: int, prompt_length: int | None) -> None:
         """Check that the states are those of all tokens, of the answer's, or of the last."""
-        said = _scalar(self.raw.get("states_of"))
-        answer = None if prompt_length is None else token_count - prompt_length
-        if said is not None:
-            allowed = dict(zip(STATES_OF, (token_count, answer, 1), strict=True))
-            if not isinstance(said, str) or said not in allowed:
-                raise self.error(
-                    f"states_of is {shown(said)}; allowed are {', '.join(STATES_OF)}, or leave it"
-                    " out."
-                )
-            if states != allowed[said]:
-                raise self.error(
-                    f"hidden_states of {states} tokens beside {token_count} tokens and states_of"
-                    f" {said!r}; allowed are"
-                    f" {allowed[said] or 'those of the answer, with its prompt_length'}."
-                )
-        if states == token_count:
-            return
-        if said == "answer":
+        with self.located():
+            kept = tokens_of_states(
+                scalar(self.raw.get("states_of")), states, token_count, prompt_length
+            )
+        if kept == "answer":
             self.remark(REMARK_ANSWER_STATES)
-        elif states == 1:
+        elif kept == "last":
             self.remark(REMARK_LAST_TOKEN_STATES)
-        else:
-            hint = (
-                ". A common cause: generate() returns no state for the token it produced last; run"
-                " one forward pass over prompt and answer and save that"
-            )
-            if states == answer:
-                hint = (
-                    f"; or {states} where states_of 'answer' says that they are the answer's, of a"
-                    " forward pass over prompt and answer, and not those of generate(), each of the"
-                    " token before"
-                )
-            raise self.error(
-                f"hidden_states of {states} tokens beside {token_count} tokens; allowed are "
-                f"{token_count}, or 1 (the last token){hint}."
-            )
 
     def model_layers(self, count: int) -> tuple[int, ...] | None:
         """Return which of the model's layers the ``count`` are; None: all of them."""
         value = self.raw.get("layers")
         if value is None:
             return None
-        with self.told():
+        with self.located():
             values = whole_array("layers", value)
-        allowed = (
-            f"allowed are {count} ascending integers, one for each layer that is there, from 0"
-        )
+        allowed = f"expected {count} ascending integers, one for each layer that is there, from 0"
         if values.dtype.kind not in "iu" or values.shape != (count,):
             raise self.error(
                 f"layers has dtype {values.dtype} and shape {values.shape}; {allowed}."
@@ -308,13 +277,13 @@ class _Checker:
         return numbers
 
     def prompt_length(self, token_count: int) -> int | None:
-        value = _scalar(self.raw.get("prompt_length"))
+        value = scalar(self.raw.get("prompt_length"))
         if value is None:
             return None
         number = self.integer("prompt_length", value, f"an integer in 1 .. {token_count - 1}")
         if not 1 <= number < token_count:
             raise self.error(
-                f"prompt_length is {shown(number)} of {token_count} tokens; allowed is 1 .. "
+                f"prompt_length is {shown(number)} of {token_count} tokens; expected 1 .. "
                 f"{token_count - 1}, since prompt and "
                 "answer have a token each: correct it, or leave it out if it is not known."
             )
@@ -329,7 +298,7 @@ class _Checker:
             value = value.reshape(-1).tolist()
         if not isinstance(value, list | tuple):
             raise self.error(
-                f"tokens_decoded is a {type(value).__name__}; allowed is a list of {token_count} "
+                f"tokens_decoded is a {type(value).__name__}; expected a list of {token_count} "
                 "texts."
             )
         if len(value) == 1 and isinstance(value[0], list | tuple) and token_count != 1:
@@ -337,8 +306,8 @@ class _Checker:
             value = value[0]
         if len(value) != token_count or not all(isinstance(text, str) for text in value):
             raise self.error(
-                f"tokens_decoded holds {len(value)} entries beside {token_count} tokens; allowed "
-                "is one text a token."
+                f"tokens_decoded holds {len(value)} entries beside {token_count} tokens; expected "
+                "one text a token."
             )
         return [storable(text) for text in value]
 
@@ -348,9 +317,7 @@ class _Checker:
             self.remark(REMARK_NO_ANSWER)
             return ""
         if not isinstance(value, str):
-            raise self.error(
-                f"generated_answer_clean is a {type(value).__name__}; allowed is text."
-            )
+            raise self.error(f"generated_answer_clean is a {type(value).__name__}; expected text.")
         return storable(value)
 
     def token_logprobs(
@@ -362,7 +329,7 @@ class _Checker:
         if prompt_length is None:
             self.remark(REMARK_LOGPROBS_DROPPED)
             return None
-        with self.told():
+        with self.located():
             values = whole_array("token_logprobs", value)
         if values.ndim == 2 and values.shape[0] == 1:
             self.remark(REMARK_BATCH_AXIS)
@@ -374,36 +341,34 @@ class _Checker:
         if values.shape != (answer_tokens,):
             raise self.error(
                 f"token_logprobs has shape {values.shape} beside {prompt_length} prompt and "
-                f"{answer_tokens} answer tokens; allowed are {answer_tokens} (one for each answer "
+                f"{answer_tokens} answer tokens; expected {answer_tokens} (one for each answer "
                 f"token) or {token_count} (one for each token)."
             )
-        with self.told():
+        with self.located():
             check_float("token_logprobs", values)
         if not bool((values <= _LOGPROB_MAX).all()):  # NaN compares false
             raise self.error(
-                "token_logprobs holds NaN or a value above 0; allowed are natural logarithms of "
+                "token_logprobs holds NaN or a value above 0; expected natural logarithms of "
                 "probabilities, which are at most 0."
             )
         return values.astype(np.float32)
 
     def trace_number(self) -> int | None:
-        value = _scalar(self.raw.get("trace_number"))
+        value = scalar(self.raw.get("trace_number"))
         if value is None:
             return None
         allowed = f"an integer in 0 .. {_TRACE_NUMBER_MAX}"
         number = self.integer("trace_number", value, allowed)
         if not 0 <= number <= _TRACE_NUMBER_MAX:
-            raise self.error(f"trace_number is {shown(number)}; allowed is {allowed}.")
+            raise self.error(f"trace_number is {shown(number)}; expected {allowed}.")
         return number
 
     def label(self) -> float | None:
-        value = _scalar(self.raw.get("label"))
+        value = scalar(self.raw.get("label"))
         if value is None:
             return None
         if not isinstance(value, bool | int | float | np.number | np.bool_) or value not in (0, 1):
-            raise self.error(
-                f"label is {shown(value)}; allowed are 1 (hallucinated) and 0 (right)."
-            )
+            raise self.error(f"label is {shown(value)}; expected 1 (hallucinated) and 0 (right).")
         return float(value)
 
     def integer(self, name: str, value: object, allowed: str) -> int:
@@ -412,45 +377,4 @@ class _Checker:
                 raise TypeError
             return operator.index(value)  # type: ignore[arg-type]
         except TypeError:
-            raise self.error(f"{name} is {shown(value)}; allowed is {allowed}.") from None
-
-
-def question_id_text(value: object) -> str:
-    """Return a question id as the ``str`` under which all rooms compare it.
-
-    Integers become their decimal digits.
-
-    Raises:
-        ValueError: The id is neither text nor an integer, is empty, or is no valid Unicode.
-    """
-    if isinstance(value, str):
-        if not value:
-            raise ValueError("question_id is empty; give every question an id.")
-        if storable(value) != value:
-            raise ValueError("question_id is not valid Unicode (a lone surrogate); rename it.")
-        return str(value)
-    if isinstance(value, int | np.integer) and not isinstance(value, bool):
-        return str(int(value))
-    raise ValueError(f"question_id is a {type(value).__name__}; allowed are text and integers.")
-
-
-def question_of(raw: object) -> str | None:
-    """Return the question id of a raw trace that is not checked; None where there is none."""
-    try:
-        return question_id_text(_scalar(raw["question_id"])) if isinstance(raw, Mapping) else None
-    except (KeyError, ValueError):
-        return None
-
-
-def _scalar(value: object) -> object:
-    """Return an array or tensor of one element as that element, anything else as it is."""
-    if value is None or isinstance(value, str | int | float):
-        return value
-    if (
-        hasattr(value, "ndim")
-        and hasattr(value, "item")
-        and getattr(value, "size", None) is not None
-    ):
-        array = as_array(value)
-        return array.reshape(-1)[0] if array.size == 1 and array.dtype != object else value
-    return value
+            raise self.error(f"{name} is {shown(value)}; expected {allowed}.") from None

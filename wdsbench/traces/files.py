@@ -61,7 +61,7 @@ def match_patterns(patterns: Sequence[str | Path]) -> tuple[list[Path], list[Tra
     for pattern in patterns:
         if not str(pattern).strip():  # Path("") would be the working folder
             raise ValueError(
-                f"trace file pattern {str(pattern)!r} is empty; allowed are a file, a folder or a "
+                f"trace file pattern {str(pattern)!r} is empty; expected a file, a folder or a "
                 "glob, for example 'traces_data/*.pkl*'; for the working folder write '.'"
             )
         matches = _matches(str(pattern))

@@ -80,7 +80,7 @@ def read_graphs(
 
     if not isinstance(graphs, list | tuple) or not graphs:
         raise wrong(
-            f"a trace's graphs are a {_kind(graphs)}; allowed is a list of one Data for each layer."
+            f"a trace's graphs are a {_kind(graphs)}; expected a list of one Data for each layer."
         )
     remarks: dict[str, None] = {}
     states, edges = [], []
@@ -106,7 +106,7 @@ def _values(graph: object) -> dict[str, Any]:
     """Return the attributes of a ``Data`` that are set, whoever's class it is."""
     inside = getattr(graph, "__dict__", {})
     if _kind(graph) != "Data":
-        raise ValueError(f"is a {_kind(graph)}; allowed is torch_geometric.data.Data")
+        raise ValueError(f"is a {_kind(graph)}; expected torch_geometric.data.Data")
     store = getattr(inside.get("_store"), "__dict__", {})
     values = store.get("_mapping") if "_store" in inside else inside  # PyG 1 had no stores
     if not isinstance(values, Mapping):
@@ -119,7 +119,7 @@ def _values(graph: object) -> dict[str, Any]:
 
 
 def _kind(value: object) -> str:
-    """Return the name of a class, that of ours as the one it stands for."""
+    """Return the name of a class, without the underscore of our stand-ins."""
     return type(value).__name__.removeprefix("_")
 
 
@@ -132,7 +132,7 @@ def _array(values: Mapping[str, Any], name: str, axes: int, kinds: str) -> NDArr
         array = array[:, 0]
     if array.ndim != axes or array.dtype.kind not in kinds:
         raise ValueError(
-            f"{name} has dtype {array.dtype} and shape {array.shape}; allowed are"
+            f"{name} has dtype {array.dtype} and shape {array.shape}; expected"
             f" {'floats' if kinds == 'f' else 'integers'} of {axes} axes"
         )
     return array
@@ -143,12 +143,12 @@ def _edges(values: Mapping[str, Any], tokens: int, remarks: dict[str, None]) -> 
     weight = _array(values, "edge_attr", 1, "f")
     if index.shape != (2, weight.size):
         raise ValueError(
-            f"edge_index has shape {index.shape} beside edge_attr of {weight.size}; allowed are"
+            f"edge_index has shape {index.shape} beside edge_attr of {weight.size}; expected"
             " [2, E] and [E] or [E, 1] of the same E"
         )
     if index.size and not (index.min() >= 0 and index.max() < tokens):
         raise ValueError(
-            f"edge_index runs from {index.min()} to {index.max()}; allowed is 0 .. {tokens - 1}"
+            f"edge_index runs from {index.min()} to {index.max()}; expected 0 .. {tokens - 1}"
         )
     if not bool(((weight >= 0) & (weight <= _core.WEIGHT_MAX)).all()):  # NaN compares false
         raise ValueError(
@@ -168,7 +168,7 @@ def _edges(values: Mapping[str, Any], tokens: int, remarks: dict[str, None]) -> 
     if twice.any():
         place = int(twice.argmax())
         raise ValueError(
-            f"tokens {source[place]} and {target[place]} are joined twice; allowed is one edge,"
+            f"tokens {source[place]} and {target[place]} are joined twice; expected one edge,"
             " from the earlier token to the later, that attends to it"
         )
     return LayerEdges(

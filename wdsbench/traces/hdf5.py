@@ -97,7 +97,7 @@ def _traces(h5py: Any, file: Any, name: str) -> list[NamedTrace]:
     root = _named(h5py, file)
     if root.values and groups:
         raise TraceError(
-            f"{next(iter(root.values))} stands beside groups such as {groups[0]!r}; the file is one"
+            f"{next(iter(root.values))} and groups such as {groups[0]!r}; the file is one"
             " trace, or each group is one.",
             file=name,
         )
@@ -108,7 +108,7 @@ def _traces(h5py: Any, file: Any, name: str) -> list[NamedTrace]:
     if not groups:
         raise TraceError(
             f"no group and no dataset of a trace (names: {', '.join(list(file)[:10]) or 'none'});"
-            " allowed are groups that hold hidden_states, tokens, question_id, ...",
+            " expected groups that hold hidden_states, tokens, question_id, ...",
             file=name,
         )
     return [_named(h5py, _linked(h5py, file, key)) for key in groups]
@@ -157,7 +157,7 @@ def _dataset_reader(h5py: Any, dataset: Any, name: str) -> Reader:
             value = text.tolist() if isinstance(text, np.ndarray) else str(text)
             return parse_json(value, name) if name == "packed_from" else value
         if dataset.dtype.kind not in "biufUS":
-            raise ValueError(f"{name} has dtype {dataset.dtype}; allowed are numbers and texts")
+            raise ValueError(f"{name} has dtype {dataset.dtype}; expected numbers and texts")
         return as_value(np.asarray(dataset[()]))
 
     return read

@@ -11,7 +11,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from wdsbench.traces.arrays import as_array
+from wdsbench.traces.arrays import as_array, shown
+
+STATES_OF: Final = ("all", "answer", "last")
 
 _FLOATS: Final = (np.float16, np.float32, np.float64)
 #: What is said of layers within steps, where layers are due.
@@ -49,7 +51,7 @@ def stacked_layers(name: str, value: object, axes: int) -> tuple[NDArray[Any], b
     if (stacked.ndim != wanted and not vectors) or 0 in stacked.shape:
         form = "[layers, tokens, features]" if axes == 2 else "[layers, heads, tokens, tokens]"
         raise ValueError(
-            f"{name} together have shape {stacked.shape}; allowed is {form}, none of them 0."
+            f"{name} together have shape {stacked.shape}; expected {form}, none of them 0."
         )
     native = np.asarray(stacked, dtype=stacked.dtype.newbyteorder("="), order="C")
     return native, batch_axis
@@ -76,14 +78,61 @@ def check_float(name: str, values: NDArray[Any]) -> None:
     """Raise ValueError where the values are not floats that traces may have."""
     if values.dtype.newbyteorder("=") not in _FLOATS:
         raise ValueError(
-            f"{name} has dtype {values.dtype}; allowed are float16, float32, float64 (and "
+            f"{name} has dtype {values.dtype}; expected float16, float32, float64 (and "
             "bfloat16 as a torch tensor)."
         )
 
 
+def tokens_of_states(said: object, states: int, token_count: int, prompt_length: int | None) -> str:
+    """Return the tokens that states belong to: ``all``, ``answer`` or ``last``.
+
+    Args:
+        said: Value of the raw trace's key ``states_of``; None: not given.
+        states: Tokens with states.
+        token_count: Tokens of the trace.
+        prompt_length: Tokens of the prompt, if known.
+
+    Raises:
+        ValueError: ``said`` is unknown or does not fit the number of states, or ``said`` is None
+            and the states are neither those of all tokens nor one.
+    """
+    answer = None if prompt_length is None else token_count - prompt_length
+    if said is not None:
+        counts = dict(zip(STATES_OF, (token_count, answer, 1), strict=True))
+        if not isinstance(said, str) or said not in counts:
+            raise ValueError(
+                f"states_of is {shown(said)}; expected {', '.join(STATES_OF)}, or leave it out."
+            )
+        if states != counts[said]:
+            raise ValueError(
+                f"hidden_states of {states} tokens beside {token_count} tokens and states_of"
+                f" {said!r}; expected"
+                f" {counts[said] or 'those of the answer, with its prompt_length'}."
+            )
+    if states == token_count:
+        return "all"
+    if said == "answer":
+        return "answer"
+    if states == 1:
+        return "last"
+    hint = (
+        ". A common cause: generate() returns no state for the token it produced last; run one"
+        " forward pass over prompt and answer and save that"
+    )
+    if states == answer:
+        hint = (
+            f"; or {states} with states_of 'answer', if they are the answer's of one forward pass"
+            " over prompt and answer (those of generate() belong to the tokens before)"
+        )
+    raise ValueError(
+        f"hidden_states of {states} tokens beside {token_count} tokens; expected {token_count}, or"
+        f" 1 (the last token){hint}."
+    )
+
+
 def _stack(name: str, value: Sequence[object], axes: int) -> NDArray[Any]:
     if not value:
-        raise ValueError(f"{name} is empty; allowed is one array for each layer.")
+        raise ValueError(f"{name} is empty; expected one array for each layer.")
     inner = _inner_axes(value)
     if inner > axes:
         raise ValueError(_STEPS.format(name))

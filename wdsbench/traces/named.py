@@ -9,7 +9,7 @@ trace's number before it:
     reduced_attention.edges_index, ...          what stands inside that dict
     12.hidden_states, 12.tokens, ...            the same of trace 12 of a file of several
 
-What is no array (ids, texts, numbers) stands in a JSON object, named ``meta``, under the same keys:
+Other values (ids, texts, numbers) are in a JSON object named ``meta``, under the same keys:
 ``{"question_id": "q1", ...}`` of one trace, ``{"12": {"question_id": "q1", ...}}`` of several.
 Numbers may have gaps; traces come in their order. Names that the raw format does not know are left
 alone.
@@ -86,11 +86,11 @@ class NamedTrace:
                 raw.setdefault(REDUCED, {})[rest] = read()
         for key, readers in layers.items():
             if key in raw:
-                raise ValueError(f"{key} stands there as one array and layer by layer; keep one")
+                raise ValueError(f"{key} is stored as one array and layer by layer; keep one")
             if sorted(readers) != list(range(len(readers))):
                 found = ", ".join(map(str, sorted(readers)))
                 raise ValueError(
-                    f"{key} has layers {found}; allowed are 0 .. {len(readers) - 1}, each once"
+                    f"{key} has layers {found}; expected 0 .. {len(readers) - 1}, each once"
                 )
             raw[key] = [readers[layer]() for layer in range(len(readers))]
         return raw
@@ -110,14 +110,14 @@ def group_names(readers: Mapping[str, Reader], meta: object, file: str) -> list[
     """
     found = {name: reader for name, reader in readers.items() if _known(name)}
     if meta is not None and not isinstance(meta, Mapping):
-        raise TraceError(f"meta is {shown(meta)}; allowed is a JSON object.", file=file)
+        raise TraceError(f"meta is {shown(meta)}; expected a JSON object.", file=file)
     for name, value in _meta_values(meta or {}):
         found.setdefault(name, partial(_given, value))
     numbered = [match for match in map(_NUMBERED.fullmatch, found) if match]
     if not found:
         names = ", ".join(sorted(map(str, readers))[:10]) or "none"
         raise TraceError(
-            f"no array is named like a part of a trace (names: {names}); allowed are hidden_states,"
+            f"no array is named like a part of a trace (names: {names}); expected hidden_states,"
             " tokens, ..., or 0.hidden_states, 0.tokens, ... for several traces.",
             file=file,
         )
@@ -126,7 +126,7 @@ def group_names(readers: Mapping[str, Reader], meta: object, file: str) -> list[
     if len(numbered) < len(found):
         plain = next(name for name in found if not _NUMBERED.fullmatch(name))
         raise TraceError(
-            f"names with the number of a trace ({numbered[0][0]}) stand beside names without"
+            f"names with the number of a trace ({numbered[0][0]}) are mixed with names without"
             f" ({plain}); a file holds one trace without a number, or every trace with one.",
             file=file,
         )

@@ -1,7 +1,7 @@
 """``.npz`` files of traces, one trace in memory at a time; ``pickle`` is never used.
 
 ``numpy.savez`` and ``savez_compressed`` write them: a zip archive of ``NAME.npy`` members. Texts
-are unicode arrays, or stand in a member ``meta.json``. Checksums are checked, and deflated members
+are unicode arrays, or are in a member ``meta.json``. Checksums are checked, and deflated members
 inflated, by isal, which does both several times faster than zlib.
 """
 
@@ -114,7 +114,7 @@ class _Member:
             raise ValueError(f"member {info.filename} is encrypted; save it without a password")
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise ValueError(
-                f"member {info.filename} is compressed by method {info.compress_type}; allowed are"
+                f"member {info.filename} is compressed by method {info.compress_type}; expected"
                 " none and deflate, as numpy.savez and savez_compressed write"
             )
         file.seek(info.header_offset)
@@ -142,7 +142,7 @@ class _Member:
     def rest(self, limit: int) -> bytes:
         """Return all that is left, at most ``limit``."""
         if self._left > limit:
-            raise ValueError(f"member {self._name} has {self._left} bytes; allowed are {limit}")
+            raise ValueError(f"member {self._name} has {self._left} bytes; expected {limit}")
         data = self.read()
         self.close()
         return data
@@ -219,7 +219,7 @@ def _read_array(member: _Member, name: str) -> NDArray[Any]:
         raise ValueError(f"member {name} is no npy file ({error})") from error
     if dtype.kind not in "biufUS":
         raise ValueError(
-            f"member {name} has dtype {dtype}; allowed are numbers and texts, no objects: save"
+            f"member {name} has dtype {dtype}; expected numbers and texts, no objects: save"
             " lists of arrays of one shape as one array"
         )
     size = math.prod(shape) * dtype.itemsize

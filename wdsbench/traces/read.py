@@ -43,25 +43,41 @@ def read_traces(path: Path) -> Iterator[Trace]:
     """
     file = str(path)
     position = 0
-    read_named = NAMED_READERS.get(kind_of(path) or "")
-    if read_named is not None:
-        for position, raw in enumerate(named_traces(read_named, path)):
-            yield check_trace(raw, file, position)
-        return
-    for content in contents_of(path):
-        if is_sequences(content):
-            for trace in sequence_traces(_mapping(content), file):
+    for content in raw_objects(path):
+        if isinstance(content, Mapping):
+            for trace in sequence_traces(content, file):
                 yield trace
                 position += 1
             continue
-        raws = raw_dicts(content, file)
-        del content  # the list below is now the only owner
-        for index in range(len(raws)):
-            raw, raws[index] = raws[index], None
+        for index in range(len(content)):
+            raw, content[index] = content[index], None
             yield check_trace(raw, file, position)
             position += 1
     if position == 0:
         raise TraceError("the file holds no traces; leave it out.", file=file)
+
+
+def raw_objects(path: Path) -> Iterator[list[Any] | Mapping[str, Any]]:
+    """Yield the unchecked objects of a file: new lists of raw traces, or preprocessed files.
+
+    Nothing of a file is run. The caller's reference to a list is the only one, so that memory
+    shrinks as traces are removed from it.
+
+    Raises:
+        TraceError: The file cannot be read, or holds something else.
+    """
+    read_named = NAMED_READERS.get(kind_of(path) or "")
+    if read_named is not None:
+        for raw in named_traces(read_named, path):
+            yield [raw]
+        return
+    for content in contents_of(path):
+        if isinstance(content, Mapping) and is_sequences(content):
+            yield content
+        else:
+            raws = raw_dicts(content, str(path))
+            del content
+            yield raws
 
 
 def named_traces(
@@ -114,7 +130,7 @@ def raw_dicts(content: object, file: str) -> list[Any]:
             return [content]
         keys = ", ".join(sorted(map(str, content))[:10]) or "none"
         raise TraceError(
-            f"the file holds a dict that is no trace (keys: {keys}); allowed are a list of trace "
+            f"the file holds a dict that is no trace (keys: {keys}); expected a list of trace "
             "dicts, one trace dict, "
             "or {'traces': list}.",
             file=file,
@@ -126,12 +142,7 @@ def raw_dicts(content: object, file: str) -> list[Any]:
     array = isinstance(content, np.ndarray) or is_tensor(content)
     found = shown(content) if array else f"a {type(content).__name__}"
     raise TraceError(
-        f"the file holds {found}; allowed are a list of trace dicts, one trace dict, "
+        f"the file holds {found}; expected a list of trace dicts, one trace dict, "
         "or {'traces': list}.",
         file=file,
     )
-
-
-def _mapping(content: object) -> Mapping[str, Any]:
-    assert isinstance(content, Mapping)  # is_sequences said so
-    return content

@@ -63,7 +63,7 @@ def reduced_from_raw(raw: object, tokens: int) -> ReducedAttention:
         ValueError: A value is missing or has the wrong type, dtype, shape or range.
     """
     if not isinstance(raw, Mapping):
-        raise ValueError(f"is a {type(raw).__name__}; allowed is a dict")
+        raise ValueError(f"is a {type(raw).__name__}; expected a dict")
     num_heads = _num_heads(raw)
     edges = _edge_lists(raw, "edges", 0, tokens)
     heads = _edge_lists(raw, "heads", num_heads, tokens)
@@ -81,7 +81,7 @@ def reduced_from_raw(raw: object, tokens: int) -> ReducedAttention:
         )
     if len(set(layers.values())) > 1:
         found = ", ".join(f"{kind} of {count} layers" for kind, count in layers.items())
-        raise ValueError(f"holds {found}; allowed is the same number: extract this trace again")
+        raise ValueError(f"holds {found}; expected the same number: extract this trace again")
     return ReducedAttention(
         num_layers=next(iter(layers.values())),
         num_heads=num_heads,
@@ -100,7 +100,7 @@ def _num_heads(raw: Mapping[str, Any]) -> int:
     except TypeError:
         number = 0
     if number < 1:
-        raise ValueError(f"num_heads is {shown(value)}; allowed is an integer of 1 or more")
+        raise ValueError(f"num_heads is {shown(value)}; expected an integer of 1 or more")
     return number
 
 
@@ -108,7 +108,7 @@ def _edge_rule(raw: Mapping[str, Any]) -> str:
     value = raw.get("edge_rule")
     if not isinstance(value, str):
         raise ValueError(
-            f"edge_rule is {shown(value)} beside edges; allowed is the text top:SHARE or"
+            f"edge_rule is {shown(value)} beside edges; expected the text top:SHARE or"
             " threshold:WEIGHT that made them"
         )
     EdgeRule.parse(value)
@@ -120,7 +120,7 @@ def _head_threshold(raw: Mapping[str, Any]) -> float:
     if isinstance(value, int | float | np.integer | np.floating) and 0.0 <= value <= 1.0:
         return float(value)
     raise ValueError(
-        f"head_threshold is {shown(value)} beside heads; allowed is the number within 0..1 that"
+        f"head_threshold is {shown(value)} beside heads; expected the number within 0..1 that"
         " made them"
     )
 
@@ -134,7 +134,7 @@ def _sketch(raw: Mapping[str, Any], num_heads: int, tokens: int) -> NDArray[np.f
     wanted = (num_heads, tokens, _SKETCH_VALUES)
     if values.ndim != 4 or values.shape[1:] != wanted or not len(values):
         raise ValueError(
-            f"sketch has shape {values.shape}; allowed is [layers, {num_heads}, {tokens},"
+            f"sketch has shape {values.shape}; expected [layers, {num_heads}, {tokens},"
             f" {_SKETCH_VALUES}] beside {num_heads} heads and {tokens} tokens"
         )
     bad = ~np.isfinite(values)
@@ -143,7 +143,7 @@ def _sketch(raw: Mapping[str, Any], num_heads: int, tokens: int) -> NDArray[np.f
         layer, head, token, _ = (int(place[0]) for place in np.nonzero(bad))
         raise ValueError(
             f"layer {layer}: the sketch of head {head}, token {token} is"
-            f" {values[layer, head, token].tolist()}; allowed are finite numbers (and NaN for the"
+            f" {values[layer, head, token].tolist()}; expected finite numbers (and NaN for the"
             " third, lookback): extract this trace again"
         )
     return values

@@ -161,7 +161,7 @@ def _tensor_reader(file: BinaryIO, name: str, entry: Any, first: int, size: int)
 
     def read() -> NDArray[Any]:
         if code not in _DTYPES:
-            raise ValueError(f"tensor {name} has dtype {code}; allowed are {', '.join(_DTYPES)}")
+            raise ValueError(f"tensor {name} has dtype {code}; expected {', '.join(_DTYPES)}")
         dtype = np.dtype(_DTYPES[code])
         if math.prod(shape) * dtype.itemsize != end - begin:
             raise ValueError(

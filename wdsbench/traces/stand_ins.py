@@ -1,4 +1,4 @@
-"""What the names in a trace's pickle stand for: sealed stand-ins, one for each allowed name.
+"""Sealed replacements for the names in a trace's pickle, one for each allowed name.
 
 See ``unpickle`` for why none of them is NumPy's or torch's own function. ``ALLOWED`` at the end is
 the whole list.
@@ -141,7 +141,7 @@ def _checked_shape(shape: object) -> tuple[int, ...]:
 
 
 def _numpy_dtype(name: object, *_align_and_copy: object) -> _Dtype:
-    """Stand for ``numpy.dtype(name, align, copy)``."""
+    """Replace ``numpy.dtype(name, align, copy)``."""
     if not isinstance(name, str) or _DTYPE_NAME.fullmatch(name) is None:
         raise TraceError(
             f"an array's dtype {printable(str(name))!r} is not a plain number, bool or text type."
@@ -150,19 +150,19 @@ def _numpy_dtype(name: object, *_align_and_copy: object) -> _Dtype:
 
 
 def _numpy_ndarray(*_: object) -> Never:
-    """Stand for ``numpy.ndarray``, which pickles pass to ``_reconstruct`` and never call."""
+    """Replace ``numpy.ndarray``, which pickles pass to ``_reconstruct`` and never call."""
     raise TraceError("the pickle builds an array in a way NumPy does not; the file is damaged.")
 
 
 def _numpy_reconstruct(subtype: object, *_shape_and_type: object) -> _Array:
-    """Stand for ``numpy.core.multiarray._reconstruct``: an empty array that BUILD fills."""
+    """Replace ``numpy.core.multiarray._reconstruct``: an empty array that BUILD fills."""
     if subtype is not _NDARRAY:
         raise TraceError("the pickle holds a subclass of numpy.ndarray; save plain arrays.")
     return _Array((0,), dtype=np.int8)
 
 
 def _numpy_scalar(dtype: object, data: object = b"") -> object:
-    """Stand for ``numpy.core.multiarray.scalar``."""
+    """Replace ``numpy.core.multiarray.scalar``."""
     if isinstance(dtype, _Dtype) and dtype.real().itemsize == 0:  # an empty text
         return dtype.real().type()
     real = _real_dtype(dtype)
@@ -174,7 +174,7 @@ def _numpy_scalar(dtype: object, data: object = b"") -> object:
 def _numpy_frombuffer(
     data: object, dtype: object, shape: object, order: object, axis_order: object = None
 ) -> NDArray[Any]:
-    """Stand for ``numpy.core.numeric._frombuffer`` (protocol 5)."""
+    """Replace ``numpy.core.numeric._frombuffer`` (protocol 5)."""
     real = _real_dtype(dtype)
     checked = _checked_shape(shape)
     if real.hasobject or not isinstance(data, bytes | bytearray):
@@ -190,7 +190,7 @@ def _numpy_frombuffer(
 
 
 def _torch_load_from_bytes(data: object) -> _Storage:
-    """Stand for ``torch.storage._load_from_bytes``, itself an unrestricted ``torch.load``."""
+    """Replace ``torch.storage._load_from_bytes``, itself an unrestricted ``torch.load``."""
     import torch
 
     if not isinstance(data, bytes):
@@ -210,7 +210,7 @@ def _torch_rebuild_tensor(
     _hooks: object = None,
     metadata: object = None,
 ) -> NDArray[Any]:
-    """Stand for ``torch._utils._rebuild_tensor_v2``: the tensor's values as a NumPy array."""
+    """Replace ``torch._utils._rebuild_tensor_v2``: the tensor's values as a NumPy array."""
     import torch
 
     if not isinstance(storage, _Storage) or type(offset) is not int or offset < 0:
@@ -242,12 +242,12 @@ def _torch_rebuild_tensor(
 
 
 def _torch_parameter(data: object, *_grad_and_hooks: object) -> object:
-    """Stand for ``torch._utils._rebuild_parameter``: the parameter's values."""
+    """Replace ``torch._utils._rebuild_parameter``: the parameter's values."""
     return data
 
 
 def _encode(text: object, encoding: object = None) -> bytes:
-    """Stand for ``_codecs.encode`` as protocols 0 to 2 use it to write bytes."""
+    """Replace ``_codecs.encode`` as protocols 0 to 2 use it to write bytes."""
     if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
         raise TraceError(
             "bytes in the pickle are not encoded as pickle does it; the file is damaged."
@@ -256,7 +256,7 @@ def _encode(text: object, encoding: object = None) -> bytes:
 
 
 def _bytes(*args: object) -> bytes:
-    """Stand for ``bytes``, which protocols 0 to 2 call for the empty value only."""
+    """Replace ``bytes``, which protocols 0 to 2 call for the empty value only."""
     if args:
         raise TraceError(
             "bytes in the pickle are not written as pickle does it; the file is damaged."
@@ -265,47 +265,47 @@ def _bytes(*args: object) -> bytes:
 
 
 def _bytearray(data: object = b"", encoding: object = "latin1") -> bytearray:
-    """Stand for ``bytearray``; never given a bare size, which would allocate it."""
+    """Replace ``bytearray``; never given a bare size, which would allocate it."""
     return bytearray(_encode(data, encoding) if isinstance(data, str) else _of_type(data, bytes))
 
 
 def _complex(real: object, imaginary: object = 0.0) -> complex:
-    """Stand for ``complex``."""
+    """Replace ``complex``."""
     return complex(_of_type(real, float), _of_type(imaginary, float))
 
 
 def _set(items: object = ()) -> set[object]:
-    """Stand for ``set``."""
+    """Replace ``set``."""
     return set(_of_type(items, list | tuple))
 
 
 def _frozenset(items: object = ()) -> frozenset[object]:
-    """Stand for ``frozenset``."""
+    """Replace ``frozenset``."""
     return frozenset(_of_type(items, list | tuple))
 
 
 def _ordered_dict(items: object = ()) -> OrderedDict[object, object]:
-    """Stand for ``collections.OrderedDict``; its entries come by SETITEMS."""
+    """Replace ``collections.OrderedDict``; its entries come by SETITEMS."""
     return OrderedDict(_of_type(items, list | tuple))
 
 
 def _default_dict(_factory: object = None) -> dict[object, object]:
-    """Stand for ``collections.defaultdict``, as a plain dict; its entries come by SETITEMS."""
+    """Replace ``collections.defaultdict``, as a plain dict; its entries come by SETITEMS."""
     return {}
 
 
 def _default(*_: object) -> Never:
-    """Stand for what a ``defaultdict`` makes of missing keys; pickles name it, none calls it."""
+    """Replace what a ``defaultdict`` makes of missing keys; pickles name it, none calls it."""
     raise TraceError("the pickle calls a plain type as pickle does not; the file is damaged.")
 
 
 def _torch_size(sizes: object = ()) -> tuple[object, ...]:
-    """Stand for ``torch.Size``."""
+    """Replace ``torch.Size``."""
     return tuple(_of_type(sizes, list | tuple))
 
 
 def _torch_device(kind: object, index: object = None) -> str:
-    """Stand for ``torch.device``, as its name."""
+    """Replace ``torch.device``, as its name."""
     return f"{_of_type(kind, str)}" + ("" if index is None else f":{_of_type(index, int)}")
 
 

@@ -102,7 +102,7 @@ def sequence_traces(content: Mapping[str, Any], file: str) -> Iterator[Trace]:
     parts = content[name]
     if name == "graphs" and not isinstance(parts, list | tuple):
         raise TraceError(
-            f"graphs is a {type(parts).__name__}; allowed is a list of n lists, each of a Data for"
+            f"graphs is a {type(parts).__name__}; expected a list of n lists, each of a Data for"
             " every layer.",
             file=file,
         )
@@ -110,7 +110,7 @@ def sequence_traces(content: Mapping[str, Any], file: str) -> Iterator[Trace]:
     if not (isinstance(parts, list | tuple) or (is_array and parts.ndim == 3)):
         shape = tuple(parts.shape) if is_array else type(parts).__name__
         raise TraceError(
-            f"sequences is {shape}; allowed is a tensor [n, layers, features] or a list of n "
+            f"sequences is {shape}; expected a tensor [n, layers, features] or a list of n "
             "tensors [layers, features].",
             file=file,
         )
@@ -130,7 +130,7 @@ def _sequence_trace(
     shape = tuple(states.shape) if is_tensor(states) else np.shape(states)
     if len(shape) != 2:
         raise TraceError(
-            f"a sequence has shape {shape}; allowed is [layers, features].",
+            f"a sequence has shape {shape}; expected [layers, features].",
             file=file,
             position=position,
         )
@@ -153,7 +153,7 @@ def _untold(
     trace = check_trace(
         {
             "hidden_states": states,
-            "tokens": [0] * tokens,  # stand for those whose states these are; no id is known
+            "tokens": [0] * tokens,  # placeholders; no id is known
             "question_id": question_id,
             "label": label,
             "tokens_decoded": ["?"] * tokens,
@@ -180,7 +180,7 @@ def _column(
     )
     if len(values) != count:
         raise TraceError(
-            f"{len(values)} {name} beside {count} {beside}; allowed are as many.", file=file
+            f"{len(values)} {name} beside {count} {beside}; expected the same number.", file=file
         )
     return values
 

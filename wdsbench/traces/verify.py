@@ -26,7 +26,7 @@ from wdsbench.records import Trace
 from wdsbench.traces.attention import AttentionRules, MapError, as_maps, reduce_maps
 from wdsbench.traces.check import check_trace
 from wdsbench.traces.files import match_patterns
-from wdsbench.traces.objects import raw_objects
+from wdsbench.traces.read import raw_objects
 from wdsbench.traces.tensors import sequence_traces
 
 _RULES: Final = AttentionRules(("edges",))
@@ -140,7 +140,7 @@ class _Run:
                         self._refuse(path, found)
                     else:
                         self._take(path, found)
-        except TraceError as error:  # of the file, or of what its traces stand in
+        except TraceError as error:  # of the file or a container of traces
             report.bad_files += 1
             report.problems.append(
                 RawProblem(str(path), error.detail, error.position, error.question_id)
@@ -172,12 +172,12 @@ class _Run:
             )
             return
         self.report.traces += 1
-        self.report.tokens += trace.tokens.size or trace.hidden.shape[1]
+        self.report.tokens += trace.num_tokens
         self.questions.add(trace.question_id)
         self.remarks.update(trace.remarks)
 
     def _clash(self, trace: Trace) -> str | None:
-        """Return why a trace cannot stand beside those before it, as packing judges it."""
+        """Return why packing would refuse a trace after the earlier ones."""
         place = f"{trace.file}, trace {trace.position}"
         if trace.trace_number is not None:
             first = self._numbered.setdefault((trace.question_id, trace.trace_number), place)

@@ -24,7 +24,7 @@ from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.shards.read.sample import StoredSample
 from wdsbench.traces.check import check_trace
 from wdsbench.traces.files import expand_patterns, kind_of
-from wdsbench.traces.objects import raw_objects
+from wdsbench.traces.read import raw_objects
 from wdsbench.traces.tensors import sequence_traces
 from wdsbench.view.shapes import KeyShape, Ranges, described, spread
 
@@ -210,7 +210,7 @@ class _RawTotals:
 
     def take(self, trace: Trace) -> None:
         """Count a good trace."""
-        count = trace.tokens.size or trace.hidden.shape[1]
+        count = trace.num_tokens
         self.traces += 1
         self.questions.add(trace.question_id)
         self.tokens.append(count)

@@ -16,8 +16,9 @@ from wdsbench.errors import TraceError
 from wdsbench.records import EdgeLists, LayerEdges, ReducedAttention, Trace
 from wdsbench.shards.format.members import causal_half
 from wdsbench.traces.attention import as_maps
-from wdsbench.traces.check import check_trace, question_of
-from wdsbench.traces.objects import raw_objects
+from wdsbench.traces.check import check_trace
+from wdsbench.traces.question_id import question_of
+from wdsbench.traces.read import raw_objects
 from wdsbench.traces.verify import checked_sequences
 from wdsbench.view.trace import ViewedTrace, shown_name
 
@@ -64,7 +65,7 @@ def _checked(raw: Any, file: str, position: int) -> Trace:
 
 
 def _of_raw(trace: Trace, path: Path) -> ViewedTrace:
-    tokens = trace.tokens.size or trace.hidden.shape[1]
+    tokens = trace.num_tokens
     texts = trace.token_texts or [f"#{number}" for number in trace.tokens.tolist()]
     stem = re.sub(r"[^A-Za-z0-9_-]", "_", path.name.partition(".")[0])
     full = None if trace.attentions is None else causal_half(as_maps(trace.attentions))

@@ -1,0 +1,50 @@
+"""Question ids of raw traces, in the one form in which all rooms compare them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from wdsbench.traces.arrays import as_array, storable
+
+
+def question_id_text(value: object) -> str:
+    """Return a question id as the ``str`` under which all rooms compare it.
+
+    Integers become their decimal digits.
+
+    Raises:
+        ValueError: The id is neither text nor an integer, is empty, or is no valid Unicode.
+    """
+    if isinstance(value, str):
+        if not value:
+            raise ValueError("question_id is empty; give every question an id.")
+        if storable(value) != value:
+            raise ValueError("question_id is not valid Unicode (a lone surrogate); rename it.")
+        return str(value)
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        return str(int(value))
+    raise ValueError(f"question_id is a {type(value).__name__}; expected text and integers.")
+
+
+def question_of(raw: object) -> str | None:
+    """Return the question id of a raw trace that is not checked; None where there is none."""
+    try:
+        return question_id_text(scalar(raw["question_id"])) if isinstance(raw, Mapping) else None
+    except (KeyError, ValueError):
+        return None
+
+
+def scalar(value: object) -> object:
+    """Return an array or tensor of one element as that element, anything else as it is."""
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if (
+        hasattr(value, "ndim")
+        and hasattr(value, "item")
+        and getattr(value, "size", None) is not None
+    ):
+        array = as_array(value)
+        return array.reshape(-1)[0] if array.size == 1 and array.dtype != object else value
+    return value
