@@ -1,22 +1,20 @@
-"""Exception types: what was wrong with the data, where, and what to do about it.
+"""Exceptions for invalid data; invalid arguments raise ``ValueError`` or ``TypeError``.
 
-Arguments that are wrong raise ``ValueError`` or ``TypeError``; data that is wrong raises one of
-these. Each carries the place as attributes as well as text, so that a handler reads
-``error.shard`` instead of parsing a sentence.
+Each error has its place as attributes as well as text: a handler reads ``error.shard``.
 """
 
 from __future__ import annotations
 
 
 class WdsbenchError(Exception):
-    """Base of every error about data; the command line prints it on one line."""
+    """Base of all errors about data; the command line prints it on one line."""
 
 
 class TraceError(WdsbenchError):
     """A raw trace file or a trace in it cannot be used.
 
     Args:
-        detail: What was seen, what is allowed, what to do.
+        detail: Found value, expected values, remedy.
         file: The raw file's path.
         position: Place of the trace in its file, from 0.
         question_id: The trace's question id where it is known.
@@ -41,7 +39,7 @@ class QuestionError(WdsbenchError):
     """A questions file is malformed, or a question cannot be asked.
 
     Args:
-        detail: What was seen, what is allowed, what to do.
+        detail: Found value, expected values, remedy.
         file: The questions file.
         line: Line in that file, from 1.
         question_id: The question's id where it is known.
@@ -63,7 +61,7 @@ class QuestionError(WdsbenchError):
 
 
 class ModelError(WdsbenchError):
-    """A language model cannot be loaded, or does not give what a trace needs."""
+    """A language model cannot be loaded, or does not return what a trace needs."""
 
 
 class ScoreError(WdsbenchError):
@@ -75,10 +73,10 @@ class PackError(WdsbenchError):
 
 
 class ShardError(WdsbenchError):
-    """A shard or an index is damaged, cut, or not what the index says.
+    """A shard or an index is damaged, truncated, or differs from the index.
 
     Args:
-        detail: What was seen, what is allowed, what to do.
+        detail: Found value, expected values, remedy.
         shard: The shard's path.
         member: The member's name inside the shard.
         offset_bytes: Place in the file, in bytes from its start.
@@ -100,7 +98,7 @@ class ShardError(WdsbenchError):
 
 
 class DecodeError(ShardError):
-    """A member was read but its content is not what the batch needs (dtype, shape, index range)."""
+    """A member's content does not fit the batch (dtype, shape, index range)."""
 
 
 class DetectorError(WdsbenchError):
@@ -108,13 +106,13 @@ class DetectorError(WdsbenchError):
 
 
 class RankError(WdsbenchError):
-    """Processes that train together did not meet, or one of them is gone."""
+    """Processes that train together could not connect, or one of them died."""
 
 
 class StoppedError(WdsbenchError):
-    """A signal asked a run to end; what it had done is saved."""
+    """A signal ended a run; its progress is saved."""
 
-    exit_code = 128 + 2  # as a shell says of SIGINT
+    exit_code = 128 + 2  # exit code of SIGINT in a shell
 
 
 def _place(**parts: str | int | None) -> str:

@@ -1,6 +1,4 @@
-"""The records that travel between rooms: plain frozen dataclasses that know no behaviour of their
-own.
-"""
+"""Records that several packages share: plain dataclasses without behaviour."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ SPLITS = ("train", "val", "test")
 
 @dataclass(frozen=True)
 class Trace:
-    """One answered question as it comes out of a raw trace file, checked and in one form.
+    """One answered question of a raw trace file, checked and normalised.
 
     Attributes:
         question_id: The question's id, always ``str``.
@@ -29,17 +27,17 @@ class Trace:
             where the source has none.
         token_texts: T decoded tokens, or empty.
         answer: The generated answer as text.
-        prompt_length: Tokens of the prompt, or None where the source does not say; never guessed.
+        prompt_length: Tokens of the prompt, or None if unknown; never guessed.
         token_logprobs: float32 ``[T - prompt_length]``, natural log, one for each answer token; or
             None.
-        trace_number: Which of a question's traces this is, or None where the source does not say.
+        trace_number: Number of the trace among those of its question, or None if unknown.
         label: 1.0 hallucinated, 0.0 right, None where the file carries no label.
         graphs: Per-layer edges where the source holds graphs instead of attention maps, or None.
-        reduced: What extraction kept of the maps instead of, or beside, the maps; or None.
-        layers: Which of the model's layers the L are, ascending, from 0; None: all of them.
+        reduced: Reduced attention maps, or None.
+        layers: The L layers' numbers in the model, ascending, from 0; None: all.
         file: Path of the raw file.
         position: Place in that file, from 0.
-        remarks: What the reader changed to bring the trace into this form; counted by the packer.
+        remarks: Changes made by the reader; counted by the packer.
     """
 
     question_id: str
@@ -97,15 +95,15 @@ class EdgeLists:
 
 @dataclass(frozen=True)
 class ReducedAttention:
-    """What is kept of the attention maps of L layers of H heads; each kind may be None.
+    """Reduced attention maps of L layers of H heads; each kind may be None.
 
     Attributes:
         num_layers: L.
         num_heads: H.
-        edges: Edges of the mean over heads, a list a layer.
-        edge_rule: The rule they were made by, ``top:SHARE`` or ``threshold:WEIGHT``.
+        edges: Edges of the mean over heads, one list per layer.
+        edge_rule: The rule of the edges, ``top:SHARE`` or ``threshold:WEIGHT``.
         heads: Edges of every head, list ``layer * H + head``.
-        head_threshold: Their least weight.
+        head_threshold: Least weight of an edge in ``heads``.
         sketch: float16 ``[L, H, T, 4]``.
     """
 
@@ -120,13 +118,13 @@ class ReducedAttention:
 
 @dataclass(frozen=True)
 class Member:
-    """A file inside a shard that is not read yet; a few bytes that travel between processes.
+    """Location of a file inside a shard; small enough to send between processes.
 
     Attributes:
         shard: Path of the shard.
         name: The member's full name in it.
-        offset_bytes: Where its data starts.
-        size_bytes: Of its data.
+        offset_bytes: Offset of its data.
+        size_bytes: Size of its data.
     """
 
     shard: str
@@ -137,17 +135,17 @@ class Member:
 
 @dataclass
 class Batch:
-    """B samples, collated. Fields that were not asked for are None.
+    """B samples, collated. Fields that were not requested are None.
 
     Attributes:
         hidden: float32 ``[B, L, D]`` (one token), ``[B, L, k, D]``, ``[B, L, Tmax, D]`` (pad) or
             ``[L, sum T, D]`` (jagged).
         hidden_scale: float32 factors that ``hidden`` (or ``graph.x``) is still to be multiplied by,
             on its way to the device that widens it; None in batches that a loader yields.
-        lengths: int64 ``[B]``: tokens of each sample in ``hidden`` where they vary.
-        offsets: int64 ``[B + 1]``: where each sample starts on the token axis (jagged).
+        lengths: int64 ``[B]``: tokens of each sample in ``hidden`` if they vary.
+        offsets: int64 ``[B + 1]``: start of each sample on the token axis (jagged).
         label: float32 ``[B]``: 1 hallucinated, 0 right, NaN unknown.
-        score: float32 ``[B]``; NaN where labels came without scores.
+        score: float32 ``[B]``; NaN if labels came without scores.
         token_count: int64 ``[B]``: tokens of the whole sequence, prompt and answer.
         prompt_length: int64 ``[B]``: tokens of the prompt, -1 where unknown.
         question_ids: B question ids.
@@ -155,8 +153,8 @@ class Batch:
         graph: ``torch_geometric.data.Batch``. Layout "graph": ``B * L`` graphs, graph = sample * L
             + layer, ``x`` float32 ``[N, D]``, ``edge_attr`` float32 ``[E, 1]``. Layout
             "union-graph": B graphs, ``x`` ``[N, L, D]``, ``edge_attr`` ``[E, L * H]``.
-        logprobs: B float32 arrays ``[answer tokens]`` (field "logprobs"); an entry is None where
-            the trace has none.
+        logprobs: B float32 arrays ``[answer tokens]`` (field "logprobs"); an entry is None if the
+            trace has none.
         sketch: B tensors float32 ``[L, H, T, 4]``: self-attention, Laplacian diagonal, lookback
             ratio and entropy of every token (field "sketch").
         meta: B decoded ``meta.json`` dicts (field "meta").

@@ -231,7 +231,7 @@ def test_a_file_is_no_place_for_traces(
 
 def test_as_large_as_a_7b_model() -> None:
     """262 kB of states a token, as the design counts: no overflow, no surprise."""
-    form = plan.Form(32, 32, 4096)
+    form = plan.ModelSize(32, 32, 4096)
     prompts = np.full(1000, 200)
     sizes = plan.estimate(form, prompts, TraceOptions(attention=()), plan.Rates(answer_tokens=56))
     assert sizes.shards == pytest.approx(1000 * 256 * 32 * 4096 * 2, rel=0.01)

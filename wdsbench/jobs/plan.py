@@ -14,7 +14,7 @@ from wdsbench.pack.options import PackOptions
 
 if TYPE_CHECKING:
     from wdsbench.llm.asks import Ask
-    from wdsbench.llm.plan import Form, Probe
+    from wdsbench.llm.plan import ModelSize, Probe
 
 _AUTO_PROBE = 16
 _WEIGHTS = ("*.safetensors", "*.bin")
@@ -73,7 +73,7 @@ class Plan:
         probe: Measurements on a few questions.
     """
 
-    form: Form
+    form: ModelSize
     traces: int
     refused: list[Ask]
     prompt_tokens: int
@@ -152,7 +152,7 @@ def plan(job: PlanJob) -> Plan:
     options, answers = part_of(PlanOptions, job), job.answers_per_question
     free = estimates.free_bytes(job.out)
     questions = load_questions(job.questions, job.limit)
-    config, form, tokenizer = estimates.load_form(job.model, job.revision)
+    config, form, tokenizer = estimates.load_size(job.model, job.revision)
     if job.layers is not None and set(job.layers) - set(range(form.layers)):
         given = ",".join(map(str, job.layers))
         raise ValueError(f"--layers is {given}; the model has layers 0 to {form.layers - 1}.")
@@ -169,7 +169,7 @@ def plan(job: PlanJob) -> Plan:
     probe = _probe(job, options, form, asks)
     rates = estimates.Rates(answer_tokens=job.max_new_tokens) if probe is None else probe.rates
 
-    def sizes(kinds: Sequence[str]) -> estimates.Sizes:
+    def sizes(kinds: Sequence[str]) -> estimates.TraceBytes:
         each = estimates.estimate(form, prompts, replace(options, attention=tuple(kinds)), rates)
         return each.scaled(answers)
 
@@ -198,7 +198,7 @@ def plan(job: PlanJob) -> Plan:
     )
 
 
-def _probe(job: PlanJob, options: PlanOptions, form: Form, asks: Sequence[Ask]) -> Probe | None:
+def _probe(job: PlanJob, options: PlanOptions, form: ModelSize, asks: Sequence[Ask]) -> Probe | None:
     from wdsbench.llm.model import load_model
     from wdsbench.llm.plan import probe
 

@@ -1,8 +1,7 @@
-"""Traces from a language model: questions in, answers with states and attention out, scores.
+"""Traces from a language model: questions in, answers with states, attention and scores out.
 
-``questions`` and ``named`` read what to ask, ``model`` loads who answers, ``plan`` says what it
-takes, ``extract`` writes raw traces (``asks`` what is asked, ``decode`` the answers, ``states`` and
-``attention`` what is behind them, ``work`` and ``journal`` batch after batch), ``score`` compares
-answers with references (``measures``, ``judge``, ``abstain``, ``agreement``), ``recompute`` runs
-stored traces again.
+Traces do not depend on the batch size beyond rounding, and an interrupted extraction resumes with
+the same bytes. A trace costs one generation and one forward pass; memory holds the states of one
+batch and the traces of one file. Modules that load models import torch and transformers;
+``options``, ``questions``, ``folder`` and ``journal`` do not.
 """

@@ -1,4 +1,4 @@
-"""Answers that give none: "I don't know", "no comment", nothing at all.
+"""Answers that abstain: "I don't know", "no comment", an empty answer.
 
 An abstention is neither right nor hallucinated, so scoring marks it (column ``abstained``) and
 leaves to the user what its scores become. The answer alone decides; references are not looked at.
@@ -45,13 +45,13 @@ _ANYTHING: Final = re.compile(r"\w")
 
 
 class Abstentions:
-    """Knows an abstention when it sees one.
+    """Recognises abstentions: ``answer in abstentions``.
 
     Args:
-        patterns: Regular expressions beside those above; searched in the answer, in any case.
+        patterns: Additional regular expressions, searched in the answer ignoring case.
 
     Raises:
-        ValueError: A pattern is no regular expression.
+        ValueError: A pattern is not a regular expression.
     """
 
     def __init__(self, patterns: Sequence[str] = ()) -> None:

@@ -1,4 +1,4 @@
-"""How far two measures of the same answers agree."""
+"""Agreement of two measures of the same answers."""
 
 from __future__ import annotations
 

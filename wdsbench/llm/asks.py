@@ -1,4 +1,4 @@
-"""What a model is asked: a prompt for every answer that is wanted, and which go together."""
+"""Prompts for all answers, and the batches in which they are asked."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from wdsbench.llm.questions import Question
 
 @dataclass(frozen=True)
 class Ask:
-    """One answer that is wanted.
+    """A prompt for one answer.
 
     Attributes:
-        place: Among all asks, from 0.
+        place: Position among all asks, from 0.
         question: The question.
-        trace_number: Which of its answers, from 0.
+        trace_number: Number of the answer, from 0.
         prompt: Token ids.
-        refusal: Why it cannot be asked; None: it can.
+        refusal: Why it cannot be asked, or None.
     """
 
     place: int
@@ -34,14 +34,14 @@ class Ask:
 
 
 @dataclass(frozen=True)
-class Batch:
-    """What is asked at once.
+class PromptBatch:
+    """Prompts that are asked together.
 
     Attributes:
-        number: Among all batches, from 0.
+        number: Number of the batch, from 0.
         file: The trace file it belongs to, from 1.
-        asks: In the order of their lengths.
-        closes_file: Whether it is the last of its file.
+        asks: Ordered by length.
+        closes_file: True for the last batch of its file.
     """
 
     number: int
@@ -83,25 +83,27 @@ def make_asks(
 
 
 def digest_of(asks: Sequence[Ask]) -> str:
-    """Return 16 hex digits of everything that is asked, and in which order."""
+    """Return a digest (16 hex digits) of all prompts and their order."""
     digest = xxhash.xxh3_64()
     for ask in asks:
         digest.update(repr((ask.question.question_id, ask.trace_number, ask.prompt)).encode())
     return digest.hexdigest()
 
 
-def plan_batches(asks: Sequence[Ask], traces_per_file: int, batch_size: int) -> Iterator[Batch]:
+def plan_batches(
+    asks: Sequence[Ask], traces_per_file: int, batch_size: int
+) -> Iterator[PromptBatch]:
     """Yield the batches of all asks that are not refused.
 
-    Within a file, prompts of similar length go together, since padding is work for nothing. A file
-    is a range of places, so that what fails moves no trace to another file.
+    Within a file, prompts of similar length share a batch to save padding. A file is a range of
+    places, so that failures move no trace to another file.
     """
     number = 0
     for file, first in enumerate(range(0, len(asks), traces_per_file), start=1):
         own = [ask for ask in asks[first : first + traces_per_file] if ask.refusal is None]
         own.sort(key=lambda ask: len(ask.prompt))
         for start in range(0, len(own), batch_size):
-            yield Batch(
+            yield PromptBatch(
                 number, file, own[start : start + batch_size], start + batch_size >= len(own)
             )
             number += 1

@@ -39,13 +39,13 @@ class RefusedTraceError(ModelError):
 
 
 class BatchMaps:
-    """What is kept of the attention of one batch.
+    """Attention of one batch, reduced layer by layer.
 
     Args:
         samples: Of each row (question id, tokens of the prompt, tokens of the answer). The batch is
             padded on the right to the longest.
-        rules: What is kept; nothing: no hook is set.
-        layers: Of which layers, from 0; None: of all.
+        rules: Attention to keep; without any, no hook is set.
+        layers: Layers to keep, from 0; None: all.
     """
 
     def __init__(

@@ -1,9 +1,8 @@
-"""How answers are chosen: greedily, by beam search, or drawn at random.
+"""Generation of answers: greedy, by beam search, or sampled.
 
-What is drawn for an answer depends on the seed, the question's id and the trace's number alone,
-not on its batch: every row has its own stream of random numbers, one number a token,
-and the token is where that number falls among the probabilities, largest first. Two batchings
-differ by the rounding of the model's probabilities only.
+A sampled answer depends on the seed, the question id and the trace number, not on its batch. Every
+row has its own stream of random numbers, one per token, which selects the token from the cumulative
+probabilities, largest first. Batch sizes change answers only through rounding in the model.
 """
 
 from __future__ import annotations

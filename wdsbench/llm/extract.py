@@ -29,7 +29,7 @@ from wdsbench.llm.model import model_fingerprint
 from wdsbench.llm.options import ExtractOptions
 from wdsbench.llm.questions import Question
 from wdsbench.llm.states import StateReader
-from wdsbench.llm.work import FileSink, Job, Run, failure_of, run_batches, threads_for
+from wdsbench.llm.work import ExtractRun, FileSink, Job, failure_of, run_batches, threads_for
 from wdsbench.progress import Progress, no_progress
 
 
@@ -128,7 +128,7 @@ def extract(
         sink.begin()
     reader = StateReader(model, tokenizer, options.rules, options.layers, options.tokens)
     job = Job(model, tokenizer, reader, options)
-    run = Run(
+    run = ExtractRun(
         out_dir,
         options.file_format,
         [failure_of(ask, str(ask.refusal)) for ask in refused],

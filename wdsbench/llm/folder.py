@@ -1,4 +1,4 @@
-"""The folder that an extraction writes to: what is left there, and what becomes of it."""
+"""The folder of an extraction: earlier traces are resumed, removed or protected."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def open_folder(
         if not resume:
             raise ValueError(
                 f"{folder} holds an extraction of {_traces(state)} traces ({len(earlier)} batch"
-                " files already); go on with it with resume, remove it with overwrite, or choose"
+                " files already); continue it with resume, remove it with overwrite, or choose"
                 " another folder."
             )
         _require_same(folder, state.settings, settings)
@@ -70,7 +70,7 @@ def _remove_extraction(folder: Path, files: list[Path]) -> None:
     with ExitStack() as stack:
         if journal.exists():
             stack.enter_context(lock_journal(journal))
-        # The journal first: without it nothing half removed can be taken for something finished.
+        # The journal first: without it a partly removed extraction cannot look finished.
         for path in (journal, *files, *folder.glob(LEFTOVERS), folder / FAILURES_NAME):
             path.unlink(missing_ok=True)
 

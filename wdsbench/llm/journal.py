@@ -3,19 +3,17 @@
 ``journal.jsonl`` in the folder of the traces, one JSON object a line, each flushed to the disk
 before the next batch begins:
 
-    {"journal": 1, "settings": {...}}                     all that decides what is written
+    {"journal": 1, "settings": {...}}                     everything that decides the content
     {"batch": 0, "file": 1, "part_bytes": 81920, "traces": [[place, "q1", 0], ...],
      "failed": [[place, "q7", 0, "reason"], ...], "counts": {"tokens": 912, ...}}
-    {"file": 1, "traces": 500}                            the file is whole
-    {"taker": "../shards"}                                where whole files are taken from now on
-    {"removed": [1, 2]}                                   taken, and not needed here any more
+    {"file": 1, "traces": 500}                            the file is complete
+    {"taker": "../shards"}                                destination of complete files
+    {"removed": [1, 2]}                                   files that may be removed
 
-Beside it ``.batch_0001.part`` holds the finished traces of the file that is being filled: a pickle
-for each batch, appended and flushed before the batch's line. A line cut by death is dropped, and
-with it what the part holds beyond the last line: that batch is done again, with the same samples
-in it, so that the files come out the same, byte for byte.
-
-The price is that every trace is written twice, once uncompressed.
+``.batch_0001.part`` holds the finished traces of the current file: one pickle for each batch,
+appended and flushed before the line of the batch. A line that was cut short is ignored, and so is
+the rest of the part: that batch is done again with the same samples, so that the files are the same
+byte for byte. Every trace is written twice, once uncompressed.
 """
 
 from __future__ import annotations
@@ -51,10 +49,10 @@ class Failure:
     """A question that gave no trace.
 
     Attributes:
-        place: Among all that was asked.
+        place: Position among all asks.
         question_id: The question.
-        trace_number: Which of its answers.
-        reason: Why.
+        trace_number: Number of the answer.
+        reason: The error.
     """
 
     place: int
@@ -65,13 +63,13 @@ class Failure:
 
 @dataclass(frozen=True)
 class BatchRecord:
-    """What one batch gave.
+    """Result of one batch.
 
     Attributes:
-        batch: Its number in the plan.
-        file: The file its traces go to, from 1.
+        batch: Number of the batch.
+        file: Number of its trace file, from 1.
         traces: (place, question id, trace number) of each trace.
-        failed: What gave no trace.
+        failed: Asks that gave no trace.
         counts: Sums over the traces.
     """
 
@@ -84,16 +82,16 @@ class BatchRecord:
 
 @dataclass
 class JournalState:
-    """What a journal says.
+    """Content of a journal.
 
     Attributes:
-        settings: Of the run that began it; None where there is no journal.
+        settings: Settings of the run that began it; None if there is no journal.
         batches: Finished batches by number.
-        files: Traces of every whole file, by its number.
-        part_bytes: Length of each file's part, as far as it counts.
+        files: Number of traces of every complete file, by its number.
+        part_bytes: Valid length of each file's part.
         destination: Where the content of complete files goes (``FileSink.destination``).
-        removed: Whole files that may be gone.
-        size_bytes: Length of the journal, as far as its lines are whole.
+        removed: Complete files that may have been removed.
+        size_bytes: Valid length of the journal.
     """
 
     settings: dict[str, Any] | None = None
@@ -106,10 +104,10 @@ class JournalState:
 
 
 def read_journal(folder: Path) -> JournalState:
-    """Return what the journal in ``folder`` says; an empty state where there is none.
+    """Return the content of the journal in ``folder``; an empty state without a journal.
 
     Raises:
-        ValueError: A line within it is damaged.
+        ValueError: A line before the last is damaged.
     """
     state = JournalState()
     path = folder / JOURNAL_NAME
@@ -119,7 +117,7 @@ def read_journal(folder: Path) -> JournalState:
         raise ValueError(f"{error}; extract again with overwrite.") from error
     for number, record in enumerate(records, start=1):
         try:
-            _take(state, record)
+            _apply(state, record)
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
                 f"{path}, line {number}: not a line of a journal ({error}); extract again with"
@@ -128,7 +126,7 @@ def read_journal(folder: Path) -> JournalState:
     return state
 
 
-def _take(state: JournalState, line: dict[str, Any]) -> None:
+def _apply(state: JournalState, line: dict[str, Any]) -> None:
     if "journal" in line:
         if line["journal"] != _FORMAT:
             raise ValueError(f"format {line['journal']}, this version writes {_FORMAT}")
@@ -157,7 +155,7 @@ class Journal:
     Args:
         folder: Where the traces go.
         settings: All that decides what is written; JSON values.
-        state: What an earlier run left (:func:`read_journal`), whose settings are the same.
+        state: State of an earlier run with the same settings (:func:`read_journal`).
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], state: JournalState) -> None:
@@ -181,7 +179,7 @@ class Journal:
                 file.close()
 
     def finished_traces(self, file: int) -> dict[int, dict[str, Any]]:
-        """Return the traces of the part of ``file``, by place, and go on writing after them."""
+        """Return the traces of the part of ``file``, by place, and append after them."""
         size = self._state.part_bytes.get(file, 0)
         path = self._part_path(file)
         traces: dict[int, dict[str, Any]] = {}
@@ -259,7 +257,7 @@ class Journal:
         if read_journal(self._folder).size_bytes != self._state.size_bytes:
             lines.close()
             raise ValueError(
-                f"{path} was written by another process since this one read it; go on with resume."
+                f"{path} was written by another process since it was read; continue with resume."
             )
         lines.truncate(self._state.size_bytes)
         sync_folder(self._folder)

@@ -1,4 +1,4 @@
-"""How right an answer is by its words: exact match, token F1, ROUGE-L, against any reference.
+"""Word-based measures of an answer against references: exact match, token F1, ROUGE-L.
 
 Sources: exact match and F1 are those of the SQuAD 1.1 evaluation script (Rajpurkar et al. 2016,
 section 6), with SQuAD 2.0's rule that an empty text matches an empty text only. ROUGE-L is the

@@ -110,8 +110,8 @@ def check_weights(source: str, loaded: Mapping[str, Any], purpose: str) -> None:
 
     Args:
         source: Name of the model, for the error.
-        loaded: What ``from_pretrained(output_loading_info=True)`` says.
-        purpose: What the weights are needed for, for the error.
+        loaded: Loading info of ``from_pretrained(output_loading_info=True)``.
+        purpose: Purpose of the weights, for the error.
     """
     names = map(str, (*loaded["missing_keys"], *loaded["mismatched_keys"]))
     # Quantised models have others beside them (scales, zero points), which loading makes.

@@ -47,7 +47,7 @@ def _require_positive(options: Any, *names: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions:
-    """How a model is loaded.
+    """Options of loading a model.
 
     Raises:
         ValueError: A value is not one of those listed in its help, or both ``device`` and
@@ -81,7 +81,7 @@ class ModelOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Decoding:
-    """How an answer is chosen.
+    """Options of generation.
 
     Raises:
         ValueError: A value is out of range.
@@ -118,7 +118,7 @@ class Decoding:
 
 @dataclass(frozen=True, kw_only=True)
 class TraceOptions:
-    """What is asked and which part of the model's state is kept.
+    """Questions to ask, and states and attention to keep.
 
     Raises:
         TypeError: ``attention`` is a str or a bool.

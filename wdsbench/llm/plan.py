@@ -1,4 +1,4 @@
-"""What an extraction will take, before it runs: bytes, and time.
+"""Estimate of the bytes and the time of an extraction.
 
 Sizes follow from the model's configuration (L layers, H heads, D features) and the tokens of the
 questions; T is a trace's tokens, t of how many of them states are kept, E its edges a layer. Before
@@ -8,9 +8,9 @@ compression:
     full (raw)      2 L H T^2            heads    L H T e (2 w + 2), e edges a row
     full (shards)   2 L H T (T + 1) / 2  sketch   8 L H T
 
-What follows from neither is an assumption (``Rates``), until a probe of a few questions measures
-it: how far gzip shrinks each part, how long answers are, how many edges a row has. An answer that
-was not measured counts as long as it may get, so that the estimate errs upwards.
+Compression by gzip, length of answers and edges per row are assumed (``Rates``) until a probe of a
+few questions measures them. Without a probe every answer has the greatest length, so that the
+estimate errs upwards.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from wdsbench.traces.files import open_raw
 from wdsbench.traces.unpickle import load_pickle
 from wdsbench.traces.write import write_traces
 
-#: What the estimate may err by; it is added before the disk is called full.
+#: Error of the estimate, added before the free disk space is compared.
 MARGIN: Final = 0.1
 _HALF_BYTES: Final = 2
 _NPY_HEADER_BYTES: Final = 128
@@ -50,7 +50,7 @@ _META_TOKEN_BYTES: Final = 14  # id and text
 _META_LOGPROB_BYTES: Final = 13
 _RAW_TOKEN_BYTES: Final = 16  # id and text of a token, pickled
 _RAW_TRACE_BYTES: Final = 400
-#: What is asked about: each kind alone, and what packing keeps by default.
+#: Kinds of attention in the report: each kind alone, and the default of packing.
 KIND_SETS: Final[tuple[tuple[str, ...], ...]] = (
     ("full",),
     ("edges",),
@@ -62,7 +62,7 @@ KIND_SETS: Final[tuple[tuple[str, ...], ...]] = (
 
 
 @dataclass(frozen=True)
-class Form:
+class ModelSize:
     """The sizes of a model's states: L layers, H heads, D features."""
 
     layers: int
@@ -72,7 +72,7 @@ class Form:
 
 @dataclass(frozen=True)
 class Rates:
-    """What sizes depend on beside the model and the questions.
+    """Rates that sizes depend on besides the model and the questions.
 
     Attributes:
         gzip: By part of a raw trace: compressed bytes over those before, or of states that passed
@@ -99,7 +99,7 @@ class Rates:
 
 
 @dataclass(frozen=True)
-class Sizes:
+class TraceBytes:
     """Bytes of a set of traces.
 
     Attributes:
@@ -114,20 +114,20 @@ class Sizes:
     shards: int
     memory: int
 
-    def scaled(self, factor: float) -> Sizes:
+    def scaled(self, factor: float) -> TraceBytes:
         """Return ``factor`` times as much."""
-        return Sizes(*(round(value * factor) for value in vars(self).values()))
+        return TraceBytes(*(round(value * factor) for value in vars(self).values()))
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What a few real traces said.
+    """Measurements of a few real traces.
 
     Attributes:
-        traces: How many there were.
-        seconds: For each of them, in batches as large as the probe.
-        rates: As measured; what was not kept stays as assumed.
-        wide: How many of them passed float16.
+        traces: Number of traces.
+        seconds: Seconds per trace, in one batch.
+        rates: Measured rates; assumed ones for data that was not kept.
+        wide: Number of traces that exceed float16.
     """
 
     traces: int
@@ -136,7 +136,7 @@ class Probe:
     wide: int
 
 
-def load_form(path: str | Path, revision: str | None = None) -> tuple[Any, Form, Any]:
+def load_size(path: str | Path, revision: str | None = None) -> tuple[Any, ModelSize, Any]:
     """Return configuration, form and tokenizer of a model, without its weights.
 
     Raises:
@@ -161,16 +161,18 @@ def load_form(path: str | Path, revision: str | None = None) -> tuple[Any, Form,
     if not all(isinstance(value, int) and value > 0 for value in values):
         said = ", ".join(f"{name} {value}" for name, value in zip(names, values, strict=True))
         raise ModelError(f"model {source}: its configuration gives {said}; plan needs all three.")
-    return config, Form(*values), tokenizer
+    return config, ModelSize(*values), tokenizer
 
 
-def estimate(form: Form, prompts: NDArray[np.int64], options: TraceOptions, rates: Rates) -> Sizes:
+def estimate(
+    form: ModelSize, prompts: NDArray[np.int64], options: TraceOptions, rates: Rates
+) -> TraceBytes:
     """Return the bytes of one trace for each of ``prompts``.
 
     Args:
         form: Sizes of the model.
         prompts: Tokens of each prompt.
-        options: What is kept of states and attention.
+        options: States and attention to keep.
         rates: Assumed, or measured by a probe.
     """
     kinds = options.attention
@@ -186,7 +188,7 @@ def estimate(form: Form, prompts: NDArray[np.int64], options: TraceOptions, rate
     wide = float(parts["hidden"].sum())
     memory = sum(float(value.sum()) for value in kept.values()) + float(rest.sum())
     shards = _shard_bytes(form, lengths, parts, kinds, rates)
-    return Sizes(round(raw), round(raw + wide), round(shards), round(memory))
+    return TraceBytes(round(raw), round(raw + wide), round(shards), round(memory))
 
 
 def _states(
@@ -197,7 +199,7 @@ def _states(
 
 
 def _parts(
-    form: Form,
+    form: ModelSize,
     lengths: NDArray[np.float64],
     states: NDArray[np.float64],
     rates: Rates,
@@ -235,7 +237,7 @@ def _edges(lengths: NDArray[np.float64], rule: EdgeRule, rates: Rates) -> NDArra
 
 
 def _shard_bytes(
-    form: Form,
+    form: ModelSize,
     lengths: NDArray[np.float64],
     parts: Mapping[str, NDArray[np.float64]],
     kinds: Sequence[str],
@@ -270,7 +272,7 @@ def probe(
     model: Any,
     tokenizer: Any,
     questions: Sequence[Question],
-    form: Form,
+    form: ModelSize,
     options: TraceOptions,
     count: int,
 ) -> Probe:
@@ -281,7 +283,7 @@ def probe(
         tokenizer: Its tokenizer.
         questions: All questions; none is refused (``asks.Ask.refusal``).
         form: Sizes of the model.
-        options: What is asked and kept; each question is asked once.
+        options: Options of the extraction; each question is asked once.
         count: Questions to ask, in one batch.
     """
     places = np.unique(np.linspace(0, len(questions) - 1, min(count, len(questions))).round())
@@ -306,7 +308,7 @@ def probe(
 
 
 def _measured(
-    raws: Sequence[Mapping[str, Any]], form: Form, options: TraceOptions, scratch: Path
+    raws: Sequence[Mapping[str, Any]], form: ModelSize, options: TraceOptions, scratch: Path
 ) -> Rates:
     """Return the rates that raw traces show."""
     lengths = np.array([len(raw["tokens"]) for raw in raws], np.float64)
@@ -367,7 +369,7 @@ def free_bytes(folder: Path) -> int:
     return shutil.disk_usage(nearest_folder(folder)).free
 
 
-def needed_bytes(raw: Sizes, packed: Sizes, traces: int, traces_per_file: int) -> int:
+def needed_bytes(raw: TraceBytes, packed: TraceBytes, traces: int, traces_per_file: int) -> int:
     """Return what extraction and packing hold on the disk at most.
 
     That is raw files and shards side by side, and beside them the journal's copy of the file that

@@ -81,7 +81,7 @@ class Deviation:
         kind: ``states``, ``logprobs``, ``attention``, ``edges`` or ``heads``.
         layer: None for log-probabilities.
         deviation: Stored minus computed, absolute.
-        allowed: What the module's docstring derives for that place.
+        allowed: Bound for that place, derived in the module docstring.
         place: Of the trace.
         question_id: Of the trace.
         token: In the trace.
@@ -103,13 +103,13 @@ class Deviation:
 
 @dataclass
 class RecomputeReport:
-    """What was found.
+    """Result of recomputing.
 
     Attributes:
-        traces: Traces that were run again and compared.
-        wrong: Place of each trace with more than is allowed.
+        traces: Number of traces compared.
+        wrong: Place of each trace that exceeds a bound.
         deviations: The largest of each kind and layer.
-        notes: What could not be compared, and why.
+        notes: Data that could not be compared, with the reason.
     """
 
     traces: int = 0
@@ -119,7 +119,7 @@ class RecomputeReport:
 
     @property
     def sound(self) -> bool:
-        """Whether everything agrees, and anything was compared at all."""
+        """True if something was compared and every deviation is within its bound."""
         return not self.wrong and bool(self.deviations)
 
     def as_json(self) -> dict[str, Any]:
@@ -154,8 +154,7 @@ def recompute(
         traces: From module ``stored``.
         model: The model that made them, in the precision it had then.
         tokenizer: Its tokenizer.
-        layers: Which of the model's layers are stored, from 0; None: those that the traces name,
-            all where they name none.
+        layers: Stored layers of the model, from 0; None: those that the traces name, else all.
         progress: Draws over traces.
 
     Raises:

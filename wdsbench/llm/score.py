@@ -1,4 +1,4 @@
-"""How right each answer is: measures side by side, in one CSV.
+"""Scores of answers by several measures, in one CSV.
 
     question_id,exact_match,token_f1,rouge_l,bleurt_score,abstained
     q1,0,0.666667,0.500000,0.412310,0
@@ -70,15 +70,15 @@ class Scorer(Protocol):
 
 @dataclass(frozen=True)
 class ScoreReport:
-    """What was scored.
+    """Result of scoring.
 
     Attributes:
-        scored: Traces scored, one line of the CSV each.
-        traces_without_question: Traces left out, their question not being among the questions.
-        questions_without_trace: Questions that no trace answers.
-        abstained: Of the scored, those that gave no answer.
+        scored: Traces scored, one per line of the CSV.
+        traces_without_question: Traces left out because their question is unknown.
+        questions_without_trace: Questions without a trace.
+        abstained: Scored traces that abstain.
         means: Mean of every measure over its cells that are not empty.
-        agreement: Of every two measures, over the answers that are no abstentions.
+        agreement: Agreement of every two measures over the answers that do not abstain.
         several: True if the CSV has a column ``trace``.
         cut: By judge: pairs of reference and answer that were too long for it and were cut.
     """

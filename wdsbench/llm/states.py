@@ -25,9 +25,9 @@ class Answered:
         question: The question.
         prompt: The prompt's token ids.
         answer: The answer's token ids, at least one.
-        finished: Whether the model itself ended the answer.
-        empty: Whether the answer is the end-of-sequence token alone.
-        trace_number: Which of the question's answers it is; None: its only one, not said.
+        finished: True if the model ended the answer.
+        empty: True if the answer is the end-of-sequence token alone.
+        trace_number: Number of the answer; None if the question has one answer.
     """
 
     question: Question
@@ -44,9 +44,9 @@ class StateReader:
     Args:
         model: A causal model with ``eager`` attention.
         tokenizer: Its tokenizer.
-        attention: What is kept of attention.
-        layers: Which layers are kept, from 0, of states and attention alike; None: all of them.
-        tokens: Of which tokens states are kept: ``all``, those of the ``answer``, or the ``last``.
+        attention: Attention to keep.
+        layers: Layers to keep, from 0, for states and attention; None: all.
+        tokens: Tokens whose states are kept: ``all``, ``answer`` or ``last``.
     """
 
     def __init__(

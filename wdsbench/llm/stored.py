@@ -21,7 +21,7 @@ from wdsbench.traces.read import read_traces
 
 @dataclass(frozen=True)
 class StoredTrace:
-    """What is compared, from wherever it is stored.
+    """Stored data of one trace, read from shards or raw files.
 
     Attributes:
         place: File or shard, and which trace of it.
@@ -36,7 +36,7 @@ class StoredTrace:
         edge_rule: Their rule; None: unknown.
         heads: Of each head, list ``layer * H + head``; or None.
         head_threshold: Their least weight; None: unknown.
-        layers: Which of the model's layers the L are; None: all of them.
+        layers: The L layers' numbers in the model; None: all.
     """
 
     place: str

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from wdsbench.errors import ModelError
-from wdsbench.llm.asks import Ask, Batch
+from wdsbench.llm.asks import Ask, PromptBatch
 from wdsbench.llm.decode import generate
 from wdsbench.llm.journal import (
     BatchRecord,
@@ -81,7 +81,7 @@ class FileSink(Protocol):
 
 
 @dataclass
-class Run:
+class ExtractRun:
     """Progress of an extraction.
 
     Attributes:
@@ -126,7 +126,7 @@ class Run:
         for name in _COUNTS:
             self.counts[name] += record.counts[name]
 
-    def restore(self, batches: Sequence[Batch], state: JournalState) -> list[Batch]:
+    def restore(self, batches: Sequence[PromptBatch], state: JournalState) -> list[PromptBatch]:
         """Restore the progress of an earlier run; return the batches that remain to be done."""
         for batch in batches:
             record = state.batches.get(batch.number)
@@ -184,7 +184,11 @@ class Run:
 
 
 def run_batches(
-    job: Job, run: Run, batches: Sequence[Batch], state: JournalState, progress: Progress
+    job: Job,
+    run: ExtractRun,
+    batches: Sequence[PromptBatch],
+    state: JournalState,
+    progress: Progress,
 ) -> None:
     """Process the remaining batches, write every complete file and pass it to the sink."""
     remaining = run.restore(batches, state)
@@ -213,7 +217,7 @@ def run_batches(
                 run.pass_on(batch.file)
 
 
-def _answer(job: Job, batch: Batch) -> tuple[BatchRecord, list[dict[str, Any]]]:
+def _answer(job: Job, batch: PromptBatch) -> tuple[BatchRecord, list[dict[str, Any]]]:
     """Return what the batch gives, and its traces."""
     traces: list[dict[str, Any]] = []
     record = BatchRecord(batch.number, batch.file, [], [], dict.fromkeys(_COUNTS, 0))

@@ -1,6 +1,6 @@
-"""Raw traces in: files from anyone, read without running what is in them, checked into one form.
+"""Raw trace files in, checked ``Trace`` records out.
 
-``files`` finds and opens, ``unpickle`` and ``tensors`` read pickles and ``.pt``, ``check`` turns a
-raw dict into a ``Trace`` (``reduced`` the part of it that was kept of attention maps), ``read``
-joins them, ``write`` writes the raw format. ``attention`` makes edges and sketches of maps.
+Files are read without running anything that they name, and every trace passes the same checks;
+errors name file, trace and key. Memory is bounded by one pickle or, for files of named arrays, by
+one trace. Nothing here imports torch, except to read ``.pt`` files and pickled tensors.
 """

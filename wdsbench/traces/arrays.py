@@ -1,7 +1,4 @@
-"""NumPy arrays from whatever a trace holds, and its texts as they can be stored.
-
-torch is looked at only where its caller has already imported it.
-"""
+"""Conversion of a trace's values to NumPy arrays and storable texts, without importing torch."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What is kept of attention maps: edges of their mean, edges of every head, sketches.
+"""Reduction of attention maps: edges of their mean, edges of every head, sketches.
 
-``pack`` reduces the maps that a raw trace holds, all layers at once; ``llm`` those of a running
-model, layer after layer. Both do it here, so that both give the same numbers, bit for bit.
+``pack`` reduces the maps of a raw trace, all layers at once; ``llm`` those of a running model,
+layer by layer. Both use these functions, and so give the same values bit for bit.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _POINTER_MAX: Final = 2**32 - 1
 
 
 class MapError(ValueError):
-    """A map that is no attention: the layer, what was seen and what is allowed."""
+    """A map does not hold attention probabilities."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class EdgeRule:
 
 @dataclass(frozen=True)
 class AttentionRules:
-    """What is kept of attention maps, and by which rules.
+    """Kinds of attention to keep, and their rules.
 
     Attributes:
         kinds: A subset of ``ATTENTION_KINDS``.
@@ -86,7 +86,7 @@ class AttentionRules:
 
     @property
     def reduces(self) -> bool:
-        """Whether anything but the maps themselves is kept."""
+        """True if any kind except the maps themselves is kept."""
         return bool(set(self.kinds) - {"full"})
 
 
@@ -106,11 +106,11 @@ def reduce_maps(
     threads: int = 1,
     first_layer: int = 0,
 ) -> ReducedAttention:
-    """Return what ``rules`` keep of one trace's maps, the maps themselves (``full``) apart.
+    """Return the reductions of one trace's maps; ``full`` is ignored.
 
     Args:
         maps: Layers one after the other, as :func:`as_maps` gives them.
-        rules: Which kinds, by which rules.
+        rules: Kinds and their rules.
         prompt_length: For the sketch's lookback; None: unknown.
         threads: Layers at a time.
         first_layer: Number of the first of ``maps``, for errors.

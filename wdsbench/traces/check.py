@@ -1,4 +1,4 @@
-"""Turn a raw trace dict, from whoever wrote it, into a ``Trace``.
+"""Turn a raw trace dict from any writer into a ``Trace``.
 
 The raw format (L layers, T tokens of prompt and answer, H heads):
 
@@ -14,8 +14,8 @@ The raw format (L layers, T tokens of prompt and answer, H heads):
     prompt_length           1 .. T - 1; may be missing: unknown, never guessed
     token_logprobs          T - prompt_length natural logarithms; may be missing
     trace_number, label     integer in 0 .. 2**32 - 1; 0 or 1; may be missing
-    layers                  L ascending integers: which of the model's layers these are, from 0; may
-                            be missing: all of them
+    layers                  L ascending integers: the layers' numbers in the model, from 0; may be
+                            missing: all of them
     states_of               all, answer or last: of which tokens the states are; may be missing, but
                             answer is never guessed: generate() returns as many states, each of the
                             token before
@@ -89,7 +89,7 @@ def check_trace(raw: Mapping[str, Any], file: str, position: int) -> Trace:
 
 
 class _Checker:
-    """One trace under check: collects remarks, and knows the place that errors name."""
+    """Checks one trace: collects remarks, and adds the place to errors."""
 
     def __init__(self, raw: object, file: str, position: int) -> None:
         self.file = file

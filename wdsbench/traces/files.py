@@ -25,7 +25,7 @@ SUFFIXES: Final = {
 }
 JOURNAL_NAME: Final = "journal.jsonl"
 FAILURES_NAME: Final = "failures.jsonl"
-#: What ``extract`` and ``score`` leave beside the traces; globs pass over these exact names.
+#: Files that ``extract`` and ``score`` write next to the traces; globs ignore these names.
 BESIDE_TRACES: Final = (JOURNAL_NAME, FAILURES_NAME, SCORES_NAME)
 # RFC 1952, section 2.3.1; no pickle starts with these bytes.
 GZIP_MAGIC: Final = b"\x1f\x8b"
@@ -40,7 +40,7 @@ def expand_patterns(patterns: Sequence[str | Path]) -> list[Path]:
 
     Raises:
         ValueError: A pattern is empty or blank.
-        TraceError: A pattern matches nothing; a match is no trace file; or a file and its
+        TraceError: A pattern matches nothing; a match is not a trace file; or a file and its
             compressed twin (``a.pkl``, ``a.pkl.gz``) both match, since then every trace would come
             twice.
     """
@@ -85,7 +85,7 @@ def match_patterns(patterns: Sequence[str | Path]) -> tuple[list[Path], list[Tra
 
 
 def _why_no_trace_file(path: Path, names: Collection[str]) -> str | None:
-    """Return why a match is no trace file among the matches ``names``; None: it is one."""
+    """Return why a match among the matches ``names`` is not a trace file, or None."""
     if kind_of(path) is None:
         known = ", ".join(end for ends in SUFFIXES.values() for end in ends)
         return f"the name ends in none of {known}; move the file away or choose a narrower pattern."

@@ -28,26 +28,26 @@ REMARK_ATTRIBUTES: Final = "dropped attributes of graphs other than x, edge_inde
 _READ: Final = ("x", "edge_index", "edge_attr")
 
 
-class _StandIn:
+class _GraphStandIn:
     """Holds what a pickled PyG object holds, and can do nothing else."""
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self.__dict__.update({str(key): value for key, value in state.items()})
 
 
-class _Data(_StandIn):
+class _Data(_GraphStandIn):
     pass
 
 
-class _GlobalStorage(_StandIn):
+class _GlobalStorage(_GraphStandIn):
     pass
 
 
-class _DataEdgeAttr(_StandIn):
+class _DataEdgeAttr(_GraphStandIn):
     pass
 
 
-class _DataTensorAttr(_StandIn):
+class _DataTensorAttr(_GraphStandIn):
     pass
 
 
@@ -103,7 +103,7 @@ def read_graphs(
 
 
 def _values(graph: object) -> dict[str, Any]:
-    """Return the attributes of a ``Data`` that are set, whoever's class it is."""
+    """Return the attributes of a ``Data`` that are set."""
     inside = getattr(graph, "__dict__", {})
     if _kind(graph) != "Data":
         raise ValueError(f"is a {_kind(graph)}; expected torch_geometric.data.Data")

@@ -1,7 +1,4 @@
-"""Arrays of a raw trace, and layers of them: in whatever form they were saved, as one array.
-
-What is wrong is a ``ValueError``; ``check`` says of which trace.
-"""
+"""Arrays and layers of a raw trace; errors are ``ValueError``, and ``check`` adds the trace."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from wdsbench.traces.arrays import as_array, shown
 STATES_OF: Final = ("all", "answer", "last")
 
 _FLOATS: Final = (np.float16, np.float32, np.float64)
-#: What is said of layers within steps, where layers are due.
+#: Error for steps that hold layers instead of layers.
 _STEPS: Final = (
     "{0} holds one tuple per generation step, as generate() returns them; run one forward pass over"
     " prompt and answer and save its {0}."
@@ -61,7 +58,7 @@ def whole_array(name: str, value: object) -> NDArray[Any]:
     """Return a value as one array.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The value is not an array.
     """
     if value is None:
         raise ValueError(

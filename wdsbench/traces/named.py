@@ -106,7 +106,7 @@ def group_names(readers: Mapping[str, Reader], meta: object, file: str) -> list[
 
     Raises:
         TraceError: No name is one of a trace; names with and without a number are mixed; or
-            ``meta`` is no object.
+            ``meta`` is not an object.
     """
     found = {name: reader for name, reader in readers.items() if _known(name)}
     if meta is not None and not isinstance(meta, Mapping):
@@ -162,7 +162,7 @@ def parse_json(text: str | bytes, name: str) -> Any:
     """Return what a JSON text holds.
 
     Raises:
-        ValueError: It is no JSON in UTF-8; ``name`` says which.
+        ValueError: The text is not JSON in UTF-8.
     """
     try:
         return json.loads(text)

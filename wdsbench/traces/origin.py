@@ -1,6 +1,4 @@
-"""Where a trace came from that was packed and unpacked since: packing it again gives the same
-bytes.
-"""
+"""Origin of an unpacked trace, so that packing it again gives the same bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from wdsbench.traces.arrays import storable
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a trace came from that was packed, and unpacked since.
+    """Origin of a trace that was packed and unpacked.
 
     Attributes:
         file: Name of the raw file it was packed from.
@@ -26,15 +24,13 @@ class Origin:
 
 @dataclass(frozen=True)
 class UnpackedTrace(Trace):
-    """A trace that remembers its way, so that packing it again gives the same bytes."""
+    """A trace with its origin."""
 
     origin: Origin | None = None
 
 
 def origin_of(value: object) -> tuple[Origin | None, tuple[str, ...]]:
-    """Return where a trace was packed from and what was remarked of it then; None where the key is
-    missing, or is somebody else's.
-    """
+    """Return a trace's origin and its remarks; None if the key is missing or of another format."""
     if not isinstance(value, Mapping):
         return None, ()
     file, position, remarks = (value.get(key) for key in ("file", "position", "remarks"))

@@ -15,7 +15,7 @@ def question_id_text(value: object) -> str:
     Integers become their decimal digits.
 
     Raises:
-        ValueError: The id is neither text nor an integer, is empty, or is no valid Unicode.
+        ValueError: The id is neither text nor an integer, is empty, or is not valid Unicode.
     """
     if isinstance(value, str):
         if not value:
@@ -29,7 +29,7 @@ def question_id_text(value: object) -> str:
 
 
 def question_of(raw: object) -> str | None:
-    """Return the question id of a raw trace that is not checked; None where there is none."""
+    """Return the question id of an unchecked raw trace, or None."""
     try:
         return question_id_text(scalar(raw["question_id"])) if isinstance(raw, Mapping) else None
     except (KeyError, ValueError):
@@ -37,7 +37,7 @@ def question_of(raw: object) -> str | None:
 
 
 def scalar(value: object) -> object:
-    """Return an array or tensor of one element as that element, anything else as it is."""
+    """Return the element of an array or tensor of one element, any other value unchanged."""
     if value is None or isinstance(value, str | int | float):
         return value
     if (

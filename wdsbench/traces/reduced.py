@@ -1,4 +1,4 @@
-"""The raw trace's key ``reduced_attention``: what was kept of attention maps, as plain values.
+"""The raw trace's key ``reduced_attention``: reduced attention maps as plain values.
 
 With L layers, H heads, T tokens, E edges j -> i (token i attends to j < i):
 
@@ -56,7 +56,7 @@ def reduced_from_raw(raw: object, tokens: int) -> ReducedAttention:
     """Return the raw dict, checked.
 
     Args:
-        raw: What stands under ``reduced_attention``.
+        raw: Value of ``reduced_attention``.
         tokens: T of the trace.
 
     Raises:

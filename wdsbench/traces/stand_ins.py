@@ -1,7 +1,7 @@
 """Sealed replacements for the names in a trace's pickle, one for each allowed name.
 
-See ``unpickle`` for why none of them is NumPy's or torch's own function. ``ALLOWED`` at the end is
-the whole list.
+See ``unpickle`` for the reason why none of them is a function of NumPy or torch. ``ALLOWED`` at the
+end is the complete list.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class _StandIn(_Sealed):
 
 
 class _Dtype(_Sealed):
-    """What ``numpy.dtype(...)`` gives in a pickle: a name and a byte order."""
+    """Replacement of ``numpy.dtype(...)``: a name and a byte order."""
 
     __slots__ = ("_name", "_order")
     _name: str

@@ -1,12 +1,11 @@
-"""The full check of raw trace files: every bad file and trace with its reason, and on to the next.
+"""The full check of raw trace files, which lists every bad file and trace with its reason.
 
-Reading stops at the first bad trace, since what packs must not skip; this looks at each trace by
-itself. What is checked is what packing checks (modules ``read`` and ``check``; attention maps by
-making the edges of them that are packed by default), and beyond it what holds between traces: a
-question's trace number comes once.
+Packing stops at the first bad trace; this check continues. It covers what packing checks (modules
+``read`` and ``check``; attention maps by computing their default edges), and that a question's
+trace numbers are unique.
 
-A file that cannot be read to its end (cut, damaged, hostile) is one problem, after those of the
-traces before the damage; a pickle is one object, so that usually none of its traces can be had.
+A file that cannot be read to its end is one problem, after those of the traces before the damage.
+A pickle is one object, so usually none of its traces can be read.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class RawProblem:
         file: Path of the file.
         position: Place of the trace in it, from 0; None: the file itself.
         question_id: Where it is known.
-        detail: What was seen, what is allowed, what to do.
+        detail: Found value, expected values, remedy.
     """
 
     file: str
@@ -59,7 +58,7 @@ class RawProblem:
 
 @dataclass
 class RawReport:
-    """What was found.
+    """Result of a check.
 
     Attributes:
         files: Files looked at.
@@ -69,7 +68,7 @@ class RawReport:
         tokens: Of the good ones.
         questions: Different questions of the good ones.
         problems: All of them, files in order.
-        remarks: What reading changes to bring traces into form, and how often.
+        remarks: Number of traces for each change that reading makes.
     """
 
     files: int = 0
@@ -83,7 +82,7 @@ class RawReport:
 
     @property
     def sound(self) -> bool:
-        """Whether nothing is wrong."""
+        """True if there is no problem."""
         return not self.problems
 
     def as_json(self) -> dict[str, Any]:
@@ -151,7 +150,7 @@ class _Run:
             report.problems.append(RawProblem(str(path), "the file holds no traces; leave it out."))
 
     def refuse_file(self, error: TraceError) -> None:
-        """Count a match that is no trace file."""
+        """Count a match that is not a trace file."""
         self.report.files += 1
         self.report.bad_files += 1
         self.report.problems.append(RawProblem(str(error.file), error.detail))
@@ -163,7 +162,7 @@ class _Run:
         )
 
     def _take(self, path: Path, trace: Trace) -> None:
-        """Count a trace that is good by itself, if it is no other's copy."""
+        """Count a valid trace, unless it is a copy of another."""
         detail = _map_problem(trace) or self._clash(trace)
         if detail is not None:
             self.report.bad_traces += 1
