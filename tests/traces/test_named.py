@@ -221,7 +221,7 @@ BROKEN_SAFETENSORS: list[tuple[str, bytes, str]] = [
     ("backwards", st({"tokens": entry("I64", [1], 8, 0)}, bytes(8)), "bytes 8 to 0 of shape"),
     ("shape", st({"tokens": entry("I64", [2], 0, 8)}, bytes(8)), "8 bytes for I64 of shape"),
     ("negative", st({"tokens": entry("I64", [-1], 0, 0)}), r"shape \[-1\]"),
-    ("dtype", st({"tokens": entry("F8_E4M3", [8], 0, 8)}, bytes(8)), "has dtype F8_E4M3; allowed"),
+    ("dtype", st({"tokens": entry("F8_E4M3", [8], 0, 8)}, bytes(8)), "has dtype F8_E4M3; expected"),
     ("no id", st({"tokens": entry("I64", [1], 0, 8)}, bytes(8)), "required keys are missing"),
     (
         "mixed names",

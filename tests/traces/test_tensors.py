@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 from traces.raw import make_raw, renamed_globals
-from traces.test_unpickle import BROKEN_ARRAYS, Calls
+from traces.test_stand_ins import BROKEN_ARRAYS
+from traces.test_unpickle import Calls
 
 from wdsbench.errors import TraceError
 from wdsbench.traces.read import read_traces
