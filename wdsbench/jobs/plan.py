@@ -198,7 +198,9 @@ def plan(job: PlanJob) -> Plan:
     )
 
 
-def _probe(job: PlanJob, options: PlanOptions, form: ModelSize, asks: Sequence[Ask]) -> Probe | None:
+def _probe(
+    job: PlanJob, options: PlanOptions, form: ModelSize, asks: Sequence[Ask]
+) -> Probe | None:
     from wdsbench.llm.model import load_model
     from wdsbench.llm.plan import probe
 
