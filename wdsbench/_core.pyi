@@ -101,18 +101,18 @@ class ReadAhead:
         """Forget what has not been asked for yet."""
 
 class RowsInFlight:
-    """A batch being decoded in the background. Dropped before its end, it is cancelled."""
+    """A batch that is decoded in the background; cancelled if it is dropped."""
 
     def wait(self) -> None:
-        """Return when the batch stands in its buffer; raise what :func:`decode_rows` would."""
+        """Wait until the batch is in its buffer; raises as :func:`decode_rows` does."""
 
     @property
     def busy_seconds(self) -> float:
-        """Seconds that threads have worked on it, summed."""
+        """Busy seconds of its threads, summed."""
 
     @property
     def done_at(self) -> float:
-        """When it was done, on the clock of ``time.perf_counter``; 0 before."""
+        """Time of its end on the clock of ``time.perf_counter``; 0 before."""
 
 def start_rows(
     files: ShardFiles,
@@ -127,9 +127,8 @@ def start_rows(
 ) -> RowsInFlight:
     """Start :func:`decode_rows` on ``threads`` threads and return at once.
 
-    Of several threads one is the caller's, while it waits; with 0, waiting does all the work.
-
-    ``out`` must be left alone until :meth:`RowsInFlight.wait` has returned.
+    One of the threads is the caller's while it waits; with 0, waiting does all the work. ``out``
+    must not be used until :meth:`RowsInFlight.wait` has returned.
 
     Raises:
         FormatError: A shard cannot be opened.

@@ -12,7 +12,7 @@ namespace wdsbench::batch {
 ///
 /// An exception of `work` stops the hand-out of further units; of several, that of the lowest unit
 /// counts (units are handed out in order, so every lower one has run). Runs are served in the order
-/// of their start; a thread that finds no unit left in one goes on to the next.
+/// of their start; a thread that finds no unit left in one continues with the next.
 class Run {
 public:
   /// Starts on up to `threads` threads, one of them the caller's where there are several: it works

@@ -1,4 +1,4 @@
-"""Where an epoch's time went, and one sentence that says what the bottleneck was."""
+"""How the time of an epoch was spent, and one sentence about its bottleneck."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ import resource
 import sys
 from dataclasses import dataclass
 
-#: Waiting for less than this share of an epoch is not worth a word.
+#: Share of an epoch below which waiting is not reported.
 LITTLE = 0.05
 
-#: Above this share of their time, decode threads count as busy all the time.
+#: Share of their time above which decode threads count as always busy.
 BUSY = 0.7
 
 
 @dataclass
 class LoaderStats:
-    """What the last (or current) epoch did; times are wall-clock seconds unless said otherwise.
+    """Counters of the last (or current) epoch; times are wall-clock seconds unless noted.
 
     Attributes:
-        epoch: Which one.
-        samples: Samples handed out.
-        batches: Batches handed out.
-        copied_batches: Of these, batches that came in ordinary memory, because the consumer held
-            every slab or the batch was larger than one.
+        epoch: Number of the epoch.
+        samples: Samples yielded.
+        batches: Batches yielded.
+        copied_batches: Batches in ordinary memory, because the consumer held every slab or the
+            batch was larger than a slab.
         bytes_read: Payload bytes of hidden states that were decoded.
-        disk_bytes: Bytes that this process and its workers had to fetch from a disk; the rest was
-            in the page cache.
-        seconds: From the first batch asked for to the last one handed out.
-        decode_seconds: Summed over decode threads.
-        trainer_waited_seconds: The consumer waited for a batch.
-        loader_waited_seconds: A finished batch waited for the consumer.
-        copy_seconds: The copies to a CUDA device were under way, on their own stream.
+        disk_bytes: Bytes that this process and its workers fetched from a disk; the rest was in
+            the page cache.
+        seconds: From the first request of a batch to the last batch yielded.
+        decode_seconds: Decode time, summed over threads.
+        trainer_waited_seconds: Time that the consumer waited for batches.
+        loader_waited_seconds: Time that finished batches waited for the consumer.
+        copy_seconds: Time of the copies to a CUDA device, on their own stream.
         decoders: Decode threads of all processes.
     """
 
@@ -49,12 +49,12 @@ class LoaderStats:
 
     @property
     def gbps(self) -> float:
-        """Stored bytes decoded a second, in GB (1e9 bytes)."""
+        """Stored bytes decoded per second, in GB (1e9 bytes)."""
         return self.bytes_read / self.seconds / 1e9 if self.seconds else 0.0
 
     @property
     def verdict(self) -> str:
-        """One sentence: what the epoch's time was spent on, and what would help."""
+        """One sentence about the bottleneck of the epoch and its remedies."""
         if not self.seconds:
             return "No batch was read."
         waited = self.trainer_waited_seconds / self.seconds
@@ -84,7 +84,7 @@ class LoaderStats:
 
 
 def disk_bytes() -> int:
-    """Return the bytes that this process has fetched from disks so far; 0 where unknown."""
+    """Return the bytes that this process has fetched from disks; 0 if unknown."""
     if not sys.platform.startswith("linux"):
         return 0
     return resource.getrusage(resource.RUSAGE_SELF).ru_inblock * 512
