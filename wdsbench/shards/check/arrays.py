@@ -57,11 +57,6 @@ class CheckedArray:
         place = self.payload_bytes + element * self.values.dtype.itemsize
         return ContentError("value", self.name, place, detail)
 
-    def misshapen(self, wanted: str) -> ContentError:
-        """Return the error about dtype or shape."""
-        seen = f"{self.values.shape} of {self.values.dtype.str}"
-        return ContentError("npy", self.name, 0, f"shape {seen}, expected {wanted}")
-
 
 def parsed(spec: MemberSpec, data: NDArray[np.uint8], sizes: Sizes) -> CheckedArray:
     """Return a member's array.
