@@ -5,6 +5,11 @@ Each error has its place as attributes as well as text: a handler reads ``error.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from wdsbench.records import Trace
+
 
 class WdsbenchError(Exception):
     """Base of all errors about data; the command line prints it on one line."""
@@ -33,6 +38,11 @@ class TraceError(WdsbenchError):
         self.position = position
         self.question_id = question_id
         super().__init__(_place(file=file, trace=position, question=question_id) + detail)
+
+    @classmethod
+    def at(cls, trace: Trace, detail: str) -> TraceError:
+        """Return the error of a trace that was read."""
+        return cls(detail, file=trace.file, position=trace.position, question_id=trace.question_id)
 
 
 class QuestionError(WdsbenchError):

@@ -223,7 +223,7 @@ def test_the_only_copy_stays_where_its_journal_is_damaged(damage: str, tmp_path:
     else:
         journal.write_bytes(data[: len(data) // 3] if damage == "cut" else b"")
     before = contents(shards) if shards.exists() else {}
-    with pytest.raises(PackError, match=r"journal of them, is damaged or gone, .*\(batch_000"):
+    with pytest.raises(PackError, match=r"journal of them, is damaged or missing, .*\(batch_000"):
         run(tmp_path, resume=True)
     assert shards.exists() == (damage != "all gone")
     if damage == "all gone":

@@ -205,7 +205,7 @@ def test_reduced_states_are_reduced_by_the_same_components(tmp_path: Path, score
 
 def test_split_by_file_cannot_grow(tmp_path: Path, scores: Path) -> None:
     pack_more(tmp_path, scores, write_files(tmp_path, 0), append=False, split_by="file")
-    with pytest.raises(PackError, match="pack all files anew"):
+    with pytest.raises(PackError, match="pack all files again"):
         pack_more(tmp_path, scores, write_files(tmp_path, 30), split_by="file")
 
 
@@ -227,7 +227,7 @@ if {where!r} == "before the index":
     index = writer.IndexFile
     writer.IndexFile = lambda **_: os._exit(9)
 else:
-    writer.FolderClaim.settle = lambda *_: os._exit(9)
+    writer.FolderClaim.commit = lambda *_: os._exit(9)
 root = Path({str(tmp_path)!r})
 pack([str(root / "b030.pkl")], root / "out", scores=root / "s.csv", append=True,
      options=PackOptions(**{OPTIONS!r}))

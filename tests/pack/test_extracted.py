@@ -128,32 +128,30 @@ REFUSED: list[tuple[tuple[str, ...], dict[str, Any], str, dict[str, Any]]] = [
     (
         REDUCED,
         {"attention": ("edges",)},
-        "its edges were extracted with --edge-rule top:0.2, packing asks for --edge-rule top:0.35,"
-        " and there are no maps to make them anew: pack with --edge-rule top:0.2, as it was"
-        " extracted",
+        "its edges were extracted with --edge-rule top:0.2, not top:0.35, and it has no maps to"
+        " compute them again; pack with --edge-rule top:0.2",
         {"edge_rule": "top:0.20"},
     ),
     (
         REDUCED,
         {"attention": ("heads", "sketch")},
-        "its heads were extracted with --head-threshold 0.3, packing asks for --head-threshold"
-        " 0.05, and there are no maps to make them anew: pack with --head-threshold 0.3, as",
+        "its heads were extracted with --head-threshold 0.3, not 0.05, and it has no maps to"
+        " compute them again; pack with --head-threshold 0.3",
         {"head_threshold": 0.3},
     ),
     (
         ("edges",),
         {"attention": ("edges", "sketch"), "edge_rule": "top:0.2"},
-        "packing asks for --attention edges,sketch, but the trace was extracted with edges and"
-        " holds no maps to make sketch of: pack with --attention edges, or extract with --attention"
-        " edges,sketch",
+        "the trace was extracted with --attention edges and has no maps, so sketch cannot be made;"
+        " pack with --attention edges, or extract with --attention edges,sketch",
         {"attention": ("edges",)},
     ),
     (
         ("heads", "sketch"),
         {"attention": ("sketch", "full", "edges"), "edge_rule": "top:0.2"},
-        "packing asks for --attention full,edges,sketch, but the trace was extracted with"
-        " heads,sketch and holds no maps to make full, edges of: pack with --attention"
-        " heads,sketch, or extract with --attention full,edges,sketch",
+        "the trace was extracted with --attention heads,sketch and has no maps, so full, edges"
+        " cannot be made; pack with --attention heads,sketch, or extract with --attention"
+        " full,edges,sketch",
         {"attention": ("heads", "sketch"), "head_threshold": 0.3},
     ),
 ]

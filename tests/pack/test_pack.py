@@ -268,7 +268,7 @@ def test_a_data_set_is_never_overwritten(tmp_path: Path) -> None:
 
 def test_foreign_shards_are_never_removed(tmp_path: Path) -> None:
     (tmp_path / "train-000000.tar").write_bytes(b"theirs")
-    with pytest.raises(PackError, match="not a data set of ours"):
+    with pytest.raises(PackError, match="belong to no data set of wdsbench"):
         DatasetWriter(tmp_path)
     assert folder_bytes(tmp_path) == {"train-000000.tar": b"theirs"}
 
@@ -286,10 +286,10 @@ row = SampleRow("k", "q", 0, 1, 1, -1, 1.0, 1.0)
 for split in ("train", "val"):
     writer.add(split, row, {{"meta.json": [b"{{}}"]}})
 if {at_end}:
-    writer._claim.release = lambda: os._exit(9)
+    writer._claim.commit = lambda: os._exit(9)
     writer.finish(fields={{}}, layers=[], provenance=Provenance())
-writer._flusher.wait()
-writer._start("test")
+writer._shards.wait()
+writer._shards.start("test")
 os._exit(9)
 """
     done = subprocess.run([sys.executable, "-c", code], check=False)

@@ -174,7 +174,7 @@ def test_rows_of_some_traces_of_stated_numbers(tmp_path: Path) -> None:
     folder = pack_traces(tmp_path, stated=True, traces=2)
     rows = [(f"q{i}", n, n) for i in range(5) for n in (1, 2, 3)]
     new = write_rows(tmp_path / "new.csv", *rows)
-    words = r"5 of 10 samples have no score, the first is question 'q\d', trace 0; give the scores"
+    words = r"5 of 10 samples have no score, the first is question 'q\d', trace 0; add the scores"
     with pytest.raises(ScoreError, match=words):
         relabel(folder, new)
     report = relabel(folder, new, missing_score="keep")

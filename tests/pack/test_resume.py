@@ -177,7 +177,7 @@ def test_another_run_is_refused_and_nothing_is_lost(
 ) -> None:
     interrupted(tmp_path, monkeypatch)
     before = contents(tmp_path / "out")
-    with pytest.raises(PackError, match=r"with threshold 0\.5, this one has 0\.2"):
+    with pytest.raises(PackError, match=r"with threshold 0\.5, this run has 0\.2"):
         pack_all(tmp_path, "out", resume=True, threshold=0.2)
     write_pickle(tmp_path / "t" / "extra.pkl", [make_raw("e", seed=1)])
     with pytest.raises(PackError, match="with inputs"):
@@ -242,7 +242,7 @@ def test_foreign_tars_stay(tmp_path: Path) -> None:
     make_inputs(tmp_path)
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "train-000000.tar").write_bytes(b"theirs")
-    with pytest.raises(PackError, match="not a data set of ours"):
+    with pytest.raises(PackError, match="belong to no data set of wdsbench"):
         pack_all(tmp_path, "out", resume=True)
     assert contents(tmp_path / "out") == {"train-000000.tar": b"theirs"}
     assert os.listdir(tmp_path / "out") == ["train-000000.tar"]  # noqa: PTH208

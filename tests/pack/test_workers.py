@@ -145,7 +145,7 @@ def test_a_killed_worker_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyP
                 os.kill(child, signal.SIGKILL)
             yield number, traces
 
-    monkeypatch.setattr(sys.modules["wdsbench.pack.files"], "prepared_files", killing)
+    monkeypatch.setattr(sys.modules["wdsbench.pack.pack_files"], "prepared_files", killing)
     with pytest.raises(PackError, match=r"b\d.*the process that read it was killed by signal 9"):
         pack([str(tmp_path / "traces")], tmp_path / "o", scores=table, workers=2)
     assert not (tmp_path / "o").exists()
@@ -189,5 +189,5 @@ def test_files_under_way_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_workers_are_one_or_more(tmp_path: Path) -> None:
     make_files(tmp_path / "traces", count=1)
-    with pytest.raises(ValueError, match="workers: 0 is not 1 or more"):
+    with pytest.raises(ValueError, match="workers is 0; must be at least 1"):
         pack([str(tmp_path / "traces")], tmp_path / "o", workers=0)

@@ -12,15 +12,14 @@ import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 
 from wdsbench.errors import PackError, WdsbenchError
 from wdsbench.llm.journal import JournalState, batch_file, read_journal
 from wdsbench.llm.questions import Question
 from wdsbench.llm.score_parts import digest_of_references, join_parts, remove_parts, score_part
-from wdsbench.pack import Packing, PackOptions
+from wdsbench.pack import IncrementalPacker, PackOptions
 from wdsbench.pack.resume import removed_files
-from wdsbench.shards.format.index import INDEX_NAME, IndexFile, superseded_tables
+from wdsbench.shards.format.index import INDEX_NAME, IndexFile
 from wdsbench.shards.format.provenance import PackedFile
 from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.shards.write.claim import FolderClaim
@@ -72,7 +71,7 @@ class ShardSink:
         self._scored = all(question.references for question in questions)
         self._parts: list[Path] = []
         self._packed: set[str] = set()
-        self._packing: Packing | None = None
+        self._packing: IncrementalPacker | None = None
         self._journal = read_journal(out)
         self._check_folder()
 
@@ -80,15 +79,10 @@ class ShardSink:
         """Return this."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Let go of the data set; what is finished stays for a run that goes on."""
+    def __exit__(self, *_: object) -> None:
+        """Close the data set; finished shards are kept for a run that resumes."""
         if self._packing is not None:
-            self._packing.__exit__(kind, error, trace)
+            self._packing.close()
 
     def begin(self) -> None:
         """Open the data set."""
@@ -98,14 +92,14 @@ class ShardSink:
             remove_parts(self._out)  # scores against references that may be others
         if self.index is not None:
             # The run that wrote it may have died before it let go of the folder.
-            FolderClaim(self._shards, last=INDEX_NAME, superseded=superseded_tables).settle()
+            FolderClaim(self._shards).commit()
             return
         source = {"references": digest_of_references(self._questions)} if self._scored else {}
-        self._packing = Packing(
+        self._packing = IncrementalPacker(
             self._shards,
             self._options,
             source=source,
-            gone=[path.name for path in _removed_files(self._out, journal) if not path.exists()],
+            removed=[path.name for path in _removed_files(self._out, journal) if not path.exists()],
             resume=self._resume,
             overwrite=self._overwrite,
         )
@@ -125,7 +119,7 @@ class ShardSink:
                 self._parts.append(score_part(path, self._questions))
             labelled = self._options.score_column is not None
             self._packing.add_file(path, self._parts[-1] if labelled else None)
-            return [] if self._keep_raw else self._packing.spent_files()
+            return [] if self._keep_raw else self._packing.finished_files()
 
     def finish(self) -> list[Path]:
         """Write the scores of all traces and the index; return the files that are spent now.
@@ -142,7 +136,7 @@ class ShardSink:
                 if self._options.score_column is not None:
                     scores = self._out / SCORES_NAME
             self.index = self._packing.finish(scores).index
-        return [] if self._keep_raw else self._packing.spent_files()
+        return [] if self._keep_raw else self._packing.finished_files()
 
     def tidy(self) -> None:
         """Remove what only a run that goes on would need, once the extraction has returned."""

@@ -6,7 +6,7 @@
 A column ``trace`` (0, 1, ...) follows ``question_id`` where a question has several answers; traces
 that do not say their number are numbered as packing does, in order of appearance in the files
 sorted by path. So score the files that are packed, all in one run: packing refuses rows that may be
-another trace's (module ``pack.order``). ``abstained`` is for people and filters; packing takes it
+another trace's (module ``pack.labels``). ``abstained`` is for people and filters; packing takes it
 for a score only where it is asked for by name.
 """
 

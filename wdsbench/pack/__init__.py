@@ -1,8 +1,9 @@
-"""Raw traces and scores to a data set: one pass over the files, memory bounded by one of them.
+"""Packs raw traces and scores into a data set, relabels it, and unpacks it.
 
-``pack`` is the function behind ``wdsbench pack``, ``Packing`` takes files as they come. Nothing
-here imports torch. Names are fetched when they are first used: processes that read files come in
-by another door, and need neither the writer nor the index.
+The same input and options give the same bytes, for any number of workers and after any
+interruption; nothing is skipped unless the caller asks for it, and then it is counted. Every file
+is read once and memory is bounded by one file a worker. Nothing here imports torch, and names are
+imported on first use, so that worker processes load neither the writer nor the index.
 """
 
 from __future__ import annotations
@@ -12,19 +13,19 @@ from typing import TYPE_CHECKING, Any
 from wdsbench.pack.options import PackOptions
 
 if TYPE_CHECKING:
-    from wdsbench.pack.files import PackReport, pack
-    from wdsbench.pack.packing import Packing
+    from wdsbench.pack.incremental import IncrementalPacker
+    from wdsbench.pack.pack_files import PackReport, pack
 
-__all__ = ["PackOptions", "PackReport", "Packing", "pack"]
+__all__ = ["IncrementalPacker", "PackOptions", "PackReport", "pack"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "Packing":
-        from wdsbench.pack.packing import Packing
+    if name == "IncrementalPacker":
+        from wdsbench.pack.incremental import IncrementalPacker
 
-        return Packing
+        return IncrementalPacker
     if name in ("PackReport", "pack"):
-        from wdsbench.pack import files
+        from wdsbench.pack import pack_files
 
-        return getattr(files, name)
+        return getattr(pack_files, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""What a run that appends must know of the data set, and where it would not fit to it."""
+"""Appends to a data set: checks that the options match, and joins the provenance."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from wdsbench.errors import PackError
 from wdsbench.pack.options import PackOptions
 from wdsbench.pack.reduce import load_reduction, parse_reduce
-from wdsbench.pack.samples import SamplePacker
+from wdsbench.pack.samples import SampleBuilder
 from wdsbench.pack.tally import LayerTotals, Tally
 from wdsbench.records import SPLITS
 from wdsbench.shards.format.index import LabelsEntry
@@ -21,7 +21,7 @@ from wdsbench.shards.read.index import DatasetIndex
 
 
 def check_same_options(base: DatasetIndex, options: PackOptions, labels: LabelsEntry) -> None:
-    """Raise PackError, with both values, where the data set was packed in another way."""
+    """Raise PackError, with both values, if the data set was packed with other options."""
     packed = base.file.provenance
     now = base.labels or LabelsEntry(source="traces")
     asked: list[tuple[str, Any, Any]] = [
@@ -45,30 +45,30 @@ def check_same_options(base: DatasetIndex, options: PackOptions, labels: LabelsE
         if before != given:
             raise PackError(
                 f"{base.folder} was packed with {name} {_shown(before)}, this run has"
-                f" {_shown(given)}; append with what it was packed with, or pack all files anew"
+                f" {_shown(given)}; append with the same options, or pack all files again"
             )
     if options.split_by == "file":
         raise PackError(
-            f"{base.folder} was packed with --split-by file: files are dealt to the splits all"
-            " together, so more of them would move what is there; pack all files anew"
+            f"{base.folder} was packed with --split-by file: splits depend on all files, so more"
+            " files would change the splits of existing samples; pack all files again"
         )
 
 
-def know_the_data_set(run: SamplePacker, base: DatasetIndex) -> None:
-    """Give a run the counts, traces and splits of the data set that it appends to.
+def load_base(samples: SampleBuilder, base: DatasetIndex) -> None:
+    """Add the counts, traces and splits of the data set that is appended to.
 
     Raises:
-        PackError: The reduction is another, or is not there.
+        PackError: The reduction differs, or its file is missing.
     """
     columns, file = base.columns, base.file
-    run.reduction = _reduction(run.options, base)
-    features = base.num_features if run.reduction is None else run.reduction.mean.shape[1]
-    run.shape, run.layers = (base.num_layers, features), base.model_layers
-    run.heads = base.heads
+    samples.reduction = _reduction(samples.options, base)
+    features = base.num_features if samples.reduction is None else samples.reduction.mean.shape[1]
+    samples.shape, samples.layers = (base.num_layers, features), base.model_layers
+    samples.heads = base.heads
     kept = np.zeros(len(base), bool)
     for kind in attention_kinds():
         kept |= base.member(kind.main, "size") != 0
-    run.closed = Tally(
+    samples.closed = Tally(
         layers=LayerTotals.from_entries(file.layers),
         samples=len(base),
         unlabelled=int(np.isnan(columns["label"]).sum()),
@@ -94,20 +94,20 @@ def know_the_data_set(run: SamplePacker, base: DatasetIndex) -> None:
         strict=True,
     )
     for key, question, trace, split, digest in places:
-        # Numbers may have gaps: what comes without one goes behind them.
-        run.traces_of[question] = max(run.traces_of[question], trace + 1)
-        run.seen[question, trace] = f"sample {key} of the data set"
-        run.stored[question, digest] = key
-        run.split_of[question] = SPLITS[split]
-    run.order.held = frozenset(run.traces_of)
+        # Numbers may have gaps; traces without a number follow the largest.
+        samples.traces_of[question] = max(samples.traces_of[question], trace + 1)
+        samples.seen[question, trace] = f"sample {key} of the data set"
+        samples.stored[question, digest] = key
+        samples.split_of[question] = SPLITS[split]
+    samples.labeller.existing = frozenset(samples.traces_of)
 
 
 def joined_labels(before: LabelsEntry | None, labels: LabelsEntry) -> LabelsEntry:
-    """Return where the labels of both come from."""
+    """Return the source of the labels of both."""
     if before is None or before == labels or labels.source == "traces":
         return labels
     names = [name for name in (before.file, labels.file) if name is not None]
-    # Two files have no one hash.
+    # Two files have no single hash.
     return labels.model_copy(update={"file": ", ".join(names), "xxh3": None})
 
 
@@ -126,7 +126,7 @@ def joined_provenance(before: Provenance, run: Provenance) -> Provenance:
 
 
 def _graphs(note: str) -> int:
-    """Return how many samples the note of edges says came as graphs."""
+    """Return the count of samples from graphs that the note of the edges contains."""
     count = note.removeprefix("graphs of the input (").partition(" ")[0]
     return int(count) if count.isdecimal() else 0
 
@@ -140,7 +140,7 @@ def _reduction(options: PackOptions, base: DatasetIndex) -> Any:
     if there != asked:
         raise PackError(
             f"{base.folder} was packed with --reduce {_shown(there and f'pca:{there}')}, this run"
-            f" has {_shown(options.reduce)}; append with what it was packed with"
+            f" has {_shown(options.reduce)}; append with the same option"
         )
     return load_reduction(base.folder / Path(str(name)).name)
 

@@ -1,6 +1,4 @@
-"""What is kept of a trace's attention: the members of each kind, made from its maps, or taken over
-as they were reduced at extraction.
-"""
+"""The stored attention of a trace: members made from its maps, or reduced at extraction."""
 
 from __future__ import annotations
 
@@ -9,9 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from wdsbench.pack.extracted import require_as_asked
+from wdsbench.errors import TraceError
 from wdsbench.pack.options import PackOptions
-from wdsbench.pack.refusal import refusal
 from wdsbench.records import EdgeLists, LayerEdges, ReducedAttention, Trace
 from wdsbench.shards.format.kinds import (
     ATTENTION,
@@ -23,22 +20,29 @@ from wdsbench.shards.format.kinds import (
 )
 from wdsbench.shards.format.members import causal_half, edge_members, head_members, npy_pieces
 from wdsbench.shards.format.tar import Pieces
-from wdsbench.traces.attention import MapError, as_maps, reduce_maps
+from wdsbench.traces.attention import (
+    ATTENTION_KINDS,
+    AttentionRules,
+    EdgeRule,
+    MapError,
+    as_maps,
+    reduce_maps,
+)
 
-if TYPE_CHECKING:  # processes that read files do without the index
+if TYPE_CHECKING:  # worker processes do not load the index
     from wdsbench.pack.tally import Tally
     from wdsbench.shards.format.index import FieldEntry
 
 
 @dataclass(frozen=True)
 class AttentionParts:
-    """What is kept of one trace's attention.
+    """The stored attention of one trace.
 
     Attributes:
-        members: By name.
-        kinds: Which kinds they are.
-        heads: H where every trace must have as many; 0 where it does not matter.
-        from_graphs: The source held edges, not maps.
+        members: Content by member name.
+        kinds: Kinds of attention.
+        heads: H if every trace must have the same number, else 0.
+        from_graphs: True if the source held edges instead of maps.
     """
 
     members: dict[str, Pieces]
@@ -48,11 +52,11 @@ class AttentionParts:
 
 
 def attention_parts(trace: Trace, tokens: int, options: PackOptions) -> AttentionParts:
-    """Return what is kept of the trace's attention.
+    """Return the attention to store.
 
     Raises:
-        TraceError: A weight is not finite, or no attention probability; what was reduced at
-            extraction is not what is asked for.
+        TraceError: A weight is not an attention probability, or extraction reduced the maps with
+            other options.
     """
     reduced = _reduced(trace, options)
     members: dict[str, Pieces] = {}
@@ -72,7 +76,7 @@ def attention_parts(trace: Trace, tokens: int, options: PackOptions) -> Attentio
 def attention_fields(
     options: PackOptions, layers: int, heads: int, tally: Tally
 ) -> dict[str, FieldEntry]:
-    """Return what the index says of the kinds that were made."""
+    """Return the index's entries about stored kinds of attention."""
     from wdsbench.shards.format.index import FieldEntry
 
     by_rule = f"{options.edge_rule} of the mean over heads, as {EDGES_WEIGHT}"
@@ -117,12 +121,12 @@ def _kinds(
 
 
 def _reduced(trace: Trace, options: PackOptions) -> ReducedAttention | None:
-    """Return the trace's maps, reduced as asked; without maps, what extraction reduced."""
+    """Return the reduced maps; for a trace without maps, as extraction reduced them."""
     if not options.attention:
         return None
     if trace.attentions is None:
         if trace.reduced is not None:
-            require_as_asked(trace, trace.reduced, options.rules)
+            _check_extracted(trace, trace.reduced, options.rules)
         return trace.reduced
     try:
         return reduce_maps(
@@ -132,7 +136,7 @@ def _reduced(trace: Trace, options: PackOptions) -> ReducedAttention | None:
             threads=options.threads,
         )
     except MapError as error:
-        raise refusal(trace, str(error)) from error
+        raise TraceError.at(trace, str(error)) from error
 
 
 def _by_layer(edges: EdgeLists) -> list[LayerEdges]:
@@ -140,3 +144,42 @@ def _by_layer(edges: EdgeLists) -> list[LayerEdges]:
         LayerEdges(edges.index[:, first:last], edges.weight[first:last])
         for first, last in pairwise(edges.pointer.tolist())
     ]
+
+
+def _check_extracted(trace: Trace, reduced: ReducedAttention, rules: AttentionRules) -> None:
+    """Raise TraceError if a trace without maps lacks a kind or has it by another rule."""
+    there = {
+        "edges": reduced.edges is not None,
+        "heads": reduced.heads is not None,
+        "sketch": reduced.sketch is not None,
+    }
+    missing = [kind for kind in rules.kinds if not there.get(kind)]
+    if missing:
+        kept = ",".join(kind for kind in there if there[kind])
+        wanted = ",".join(kind for kind in ATTENTION_KINDS if kind in rules.kinds)
+        raise TraceError.at(
+            trace,
+            f"the trace was extracted with --attention {kept} and has no maps, so"
+            f" {', '.join(missing)} cannot be made; pack with --attention {kept}, or extract with"
+            f" --attention {wanted}",
+        )
+    if "edges" in rules.kinds:
+        assert reduced.edge_rule is not None  # stored with edges
+        if EdgeRule.parse(reduced.edge_rule) != EdgeRule.parse(rules.edge_rule):
+            raise _other_rule(trace, "edges", "--edge-rule", reduced.edge_rule, rules.edge_rule)
+    if "heads" in rules.kinds and reduced.head_threshold != rules.head_threshold:
+        raise _other_rule(
+            trace,
+            "heads",
+            "--head-threshold",
+            str(reduced.head_threshold),
+            str(rules.head_threshold),
+        )
+
+
+def _other_rule(trace: Trace, kind: str, option: str, there: str, asked: str) -> Exception:
+    return TraceError.at(
+        trace,
+        f"its {kind} were extracted with {option} {there}, not {asked}, and it has no maps to"
+        f" compute them again; pack with {option} {there}",
+    )

@@ -1,8 +1,8 @@
-"""Memory that is freed stays with the process while files are packed.
+"""Keeps freed memory in the process while files are packed.
 
-glibc gives large blocks back to the kernel at once, and the next array is mapped anew, page by
-page: without this, page faults take more time than everything else that is done to an uncompressed
-float16 file. Where the library is another one, nothing is changed.
+glibc returns large blocks to the kernel at once, and the next array is mapped again, page by page.
+For an uncompressed float16 file these page faults take more time than all other work. With another
+C library nothing is changed.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ _M_TRIM_THRESHOLD: Final = -1
 _M_TOP_PAD: Final = -2
 _M_MMAP_THRESHOLD: Final = -3
 _KEEP: Final = ((_M_MMAP_THRESHOLD, 1 << 30), (_M_TRIM_THRESHOLD, 2**31 - 1), (_M_TOP_PAD, 1 << 26))
-#: What glibc's own thresholds grow to (DEFAULT_MMAP_THRESHOLD_MAX on 64 bits, and twice that).
+#: The limits that glibc's thresholds grow to (DEFAULT_MMAP_THRESHOLD_MAX on 64 bits, and twice).
 _USUAL: Final = ((_M_MMAP_THRESHOLD, 1 << 25), (_M_TRIM_THRESHOLD, 1 << 26), (_M_TOP_PAD, 1 << 17))
 
 
 def keep_freed_memory() -> None:
-    """Let freed memory stay, for good: of a process that does nothing else."""
+    """Keep freed memory until the process ends."""
     _set(_KEEP)
 
 
 @contextlib.contextmanager
 def freed_memory_kept() -> Iterator[None]:
-    """Let freed memory stay until the block ends, then give it back."""
+    """Keep freed memory until the block ends, then return it to the kernel."""
     _set(_KEEP)
     try:
         yield

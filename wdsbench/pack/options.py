@@ -1,4 +1,4 @@
-"""How a data set is packed, and the words that may be used for it."""
+"""The options that decide how a data set is packed."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ class PackOptions:
     shard_mb: float = option(256.0, "Size at which a shard is closed, in MB (1e6 bytes).")
 
     def __post_init__(self) -> None:
-        """Check the words that have a fixed vocabulary.
+        """Check the values.
 
         Raises:
-            ValueError: A value outside it; what is allowed is named.
+            ValueError: A value is not one of those expected.
         """
-        for name, allowed in (
+        for name, expected in (
             ("missing_score", (None, "error", "drop", "keep")),
             ("split_by", ("question", "file")),
             ("overflow", ("scale", "error")),
         ):
             value = getattr(self, name)
-            if value not in allowed:
+            if value not in expected:
                 raise ValueError(
-                    f"{name}: {value!r} is not one of {', '.join(filter(None, allowed))}"
+                    f"{name}: {value!r} is not one of {', '.join(filter(None, expected))}"
                 )
         if not math.isfinite(self.threshold):
             raise ValueError(f"threshold: {self.threshold} is not a finite number")
@@ -64,10 +64,10 @@ class PackOptions:
         _ = self.rules
 
     def missing(self, *, scored: bool) -> str:
-        """Return what becomes of a trace without a score; ``scored``: there is a score file."""
+        """Return ``missing_score`` or its default, given whether there is a score file."""
         return self.missing_score or ("error" if scored else "keep")
 
     @property
     def rules(self) -> AttentionRules:
-        """What is kept of attention, checked."""
+        """Rules for the attention to store."""
         return AttentionRules(self.attention, self.edge_rule, self.head_threshold)

@@ -1,7 +1,6 @@
-"""Traces to what is stored of them, each on its own: what a worker process does.
+"""Prepares traces for writing, each on its own; worker processes run this.
 
-Nothing here depends on the traces before; what does (numbers, duplicates, splits) is in
-``samples``.
+Nothing here depends on other traces; numbers, duplicates and splits are handled in ``samples``.
 """
 
 from __future__ import annotations
@@ -13,12 +12,11 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
-from wdsbench.errors import PackError
+from wdsbench.errors import PackError, TraceError
 from wdsbench.pack.attention import AttentionParts, attention_parts
-from wdsbench.pack.labels import Judge
+from wdsbench.pack.labels import Labeller
 from wdsbench.pack.options import PackOptions
 from wdsbench.pack.reduce import Reduction
-from wdsbench.pack.refusal import refusal
 from wdsbench.pack.states import half_states
 from wdsbench.pack.tally import LayerTotals
 from wdsbench.records import Trace
@@ -34,18 +32,18 @@ class Prepared:
     """One trace, ready to be written.
 
     Attributes:
-        trace: Without its arrays of states and attention.
+        trace: The trace without its arrays of states and attention.
         shape: (L, D) of its states, before any reduction.
         tokens: T of the sequence.
         state_tokens: T of the states.
         score: None where unknown.
         label: None where unknown.
-        digest: XXH3-64 of the states as they came, where the trace has no number; else None.
-        totals: What packing saw of the states.
-        members: Content by member name, ``meta.json`` apart.
-        attention: What is kept of attention; its members are among ``members``.
-        dropped: It is left out for want of a score; then the rest is empty.
-        waits: Score and label are not known before it is numbered.
+        digest: XXH3-64 of the input states if the trace has no number; else None.
+        totals: Totals over the states.
+        members: Content by member name, except ``meta.json``.
+        attention: The stored attention; its members are among ``members``.
+        dropped: True if it is left out because it has no score; then the rest is empty.
+        needs_number: True if score and label depend on its number, which is not known yet.
     """
 
     trace: Trace
@@ -59,17 +57,17 @@ class Prepared:
     members: dict[str, Pieces]
     attention: AttentionParts
     dropped: bool = False
-    waits: bool = False
+    needs_number: bool = False
 
 
 @dataclass(frozen=True)
 class Preparer:
-    """What every trace is prepared by; travels to worker processes.
+    """Prepares traces; is sent to worker processes.
 
     Attributes:
         options: See :class:`PackOptions`.
-        scores: None: labels come from the files.
-        reduction: Applied to states; None: they are kept.
+        scores: None: labels come from the traces.
+        reduction: Applied to states; None: all features are stored.
     """
 
     options: PackOptions
@@ -77,7 +75,7 @@ class Preparer:
     reduction: Reduction | None = None
 
     def file(self, path: Path) -> Iterator[Prepared]:
-        """Yield the traces of one raw file, in its order.
+        """Yield the traces of one raw file, in order.
 
         Raises:
             TraceError: The file or a trace cannot be used.
@@ -87,10 +85,10 @@ class Preparer:
             yield self.trace(trace)
 
     def trace(self, trace: Trace) -> Prepared:
-        """Return one trace, prepared."""
-        judge = Judge(self.scores, self.options)
-        waits = judge.waits(trace)
-        score, label = (None, None) if waits else judge.judge(trace, trace.trace_number)
+        """Return one prepared trace."""
+        labeller = Labeller(self.scores, self.options)
+        wait = labeller.needs_number(trace)
+        score, label = (None, None) if wait else labeller.label(trace, trace.trace_number)
         layers, state_tokens, features = trace.hidden.shape
         light = replace(
             trace, hidden=trace.hidden[:, :0].copy(), attentions=None, graphs=None, reduced=None
@@ -106,9 +104,9 @@ class Preparer:
             totals=LayerTotals.zeros(layers),
             members={},
             attention=AttentionParts({}, (), 0, from_graphs=False),
-            waits=waits,
+            needs_number=wait,
         )
-        if label is None and not waits and self.options.missing_score == "drop":
+        if label is None and not wait and self.options.missing_score == "drop":
             return replace(prepared, dropped=True)
         digest = None
         if trace.trace_number is None:
@@ -116,12 +114,14 @@ class Preparer:
         hidden = trace.hidden
         if self.reduction is not None:
             if self.reduction.mean.shape != (layers, features):
-                raise refusal(trace, other_shape((layers, features), self.reduction.mean.shape))
+                raise TraceError.at(
+                    trace, other_shape((layers, features), self.reduction.mean.shape)
+                )
             hidden = self.reduction.apply(hidden)
         try:
             states = half_states(hidden, overflow=self.options.overflow)
         except PackError as error:
-            raise refusal(trace, str(error)) from error
+            raise TraceError.at(trace, str(error)) from error
         members: dict[str, Pieces] = {HIDDEN: npy_pieces(states.values)}
         if states.scale is not None:
             members[HIDDEN_SCALE] = npy_pieces(states.scale)
@@ -137,12 +137,12 @@ class Preparer:
 
 
 def tokens_of(trace: Trace) -> int:
-    """Return T: the tokens of the sequence; where the source has none, those of the states."""
+    """Return T: the tokens of the sequence, or of the states if the source has no tokens."""
     return trace.num_tokens
 
 
 def other_shape(shape: tuple[int, ...], before: tuple[int, ...]) -> str:
-    """Return what is wrong with a trace of another shape than those before."""
+    """Return the error text of a trace whose shape differs from those before."""
     return (
         f"{shape[0]} layers of {shape[1]} features, the traces before have {before[0]} of"
         f" {before[1]}; pack each model into its own data set"

@@ -1,9 +1,9 @@
-"""Narrower node features: principal components of each layer, fitted on training samples alone.
+"""Principal components of the states of each layer, fitted on training samples.
 
-One pass over the raw files before the packing one; memory is one block of tokens and ``k``
-components a layer, whatever the data. What was fitted is stored with the data set
-(``reduction-<xxh3>.safetensors``: ``mean`` float32 ``[L, D]``, ``components`` ``[L, k, D]``,
-``explained`` ``[L]``), so that other traces can be brought into the same space.
+This takes one more pass over the raw files; memory is one block of tokens and ``k`` components a
+layer. The components are stored with the data set (``reduction-<xxh3>.safetensors``: ``mean``
+float32 ``[L, D]``, ``components`` ``[L, k, D]``, ``explained`` ``[L]``), so that other traces can
+be mapped into the same space.
 """
 
 from __future__ import annotations
@@ -17,22 +17,21 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from wdsbench.errors import PackError
-from wdsbench.pack.refusal import refusal
+from wdsbench.errors import PackError, TraceError
 from wdsbench.records import Trace
 
-#: Tokens of a layer that are fitted at a time; never fewer than the components.
+#: Tokens of a layer fitted at a time; at least the number of components.
 BLOCK_TOKENS = 1024
 
 
 @dataclass(frozen=True)
 class Reduction:
-    """An affine map a layer, from D features to k.
+    """An affine map for each layer, from D features to k.
 
     Attributes:
         mean: float32 ``[L, D]``.
         components: float32 ``[L, k, D]``, rows of unit length.
-        explained: float32 ``[L]``: share of the training tokens' variance that is kept.
+        explained: float32 ``[L]``: kept share of the variance of the training tokens.
     """
 
     mean: NDArray[np.float32]
@@ -45,7 +44,7 @@ class Reduction:
         return np.ascontiguousarray(centred @ self.components.transpose(0, 2, 1))
 
     def file(self) -> tuple[str, bytes]:
-        """Return (name, content) of the file that keeps it."""
+        """Return name and content of its file."""
         from safetensors.numpy import save
 
         data = save({"mean": self.mean, "components": self.components, "explained": self.explained})
@@ -53,19 +52,19 @@ class Reduction:
 
 
 def load_reduction(path: Path) -> Reduction:
-    """Return what :meth:`Reduction.file` wrote.
+    """Return the reduction in a file that :meth:`Reduction.file` named.
 
     Raises:
-        PackError: The file is missing or is another one than its name says.
+        PackError: The file is missing or damaged.
     """
     from safetensors.numpy import load
 
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise PackError(f"cannot read {path}: {error.strerror}; pack anew") from error
+        raise PackError(f"cannot read {path}: {error.strerror}; pack again") from error
     if path.name != f"reduction-{xxhash.xxh3_64_hexdigest(data)}.safetensors":
-        raise PackError(f"{path} is not the file that was packed (XXH3); pack anew")
+        raise PackError(f"{path} was changed since it was written (XXH3); pack again")
     return Reduction(**load(data))
 
 
@@ -73,7 +72,7 @@ def parse_reduce(text: str | None) -> int | None:
     """Return k of ``"pca:K"``; None for None.
 
     Raises:
-        ValueError: Anything else.
+        ValueError: The text has another form.
     """
     if text is None:
         return None
@@ -87,8 +86,8 @@ def fit_reduction(traces: Iterable[Trace], size: int) -> Reduction:
     """Return the first ``size`` principal components of every layer over all tokens of ``traces``.
 
     Raises:
-        PackError: Fewer tokens or features than components. TraceError: a state is not finite, or
-            traces differ in layers or features.
+        PackError: There are fewer tokens or features than components.
+        TraceError: A state is not finite, or traces differ in layers or features.
     """
     from sklearn.decomposition import IncrementalPCA
 
@@ -105,21 +104,23 @@ def fit_reduction(traces: Iterable[Trace], size: int) -> Reduction:
                 raise PackError(f"reduce: {size} components of {features} features; ask for fewer")
             models = [IncrementalPCA(n_components=size) for _ in range(layers)]
         if shape != (layers, features):
-            raise refusal(trace, f"{layers} layers of {features} features, others have {shape}")
+            raise TraceError.at(
+                trace, f"{layers} layers of {features} features, others have {shape}"
+            )
         if not np.isfinite(trace.hidden).all():
-            raise refusal(trace, "a state is not finite; components cannot be fitted on it")
+            raise TraceError.at(trace, "a state is not finite; components cannot be fitted on it")
         blocks.append(trace.hidden.astype(np.float32))
         waiting += tokens
-        if waiting >= 2 * block:  # what stays is never too little for a fit of its own
+        if waiting >= 2 * block:  # the rest must be large enough to be fitted itself
             blocks = [_fit(models, np.concatenate(blocks, axis=1), block)]
             waiting = blocks[0].shape[1]
     if waiting < size:
         raise PackError(
-            f"reduce: {size} components need as many training tokens, there are {waiting}"
+            f"reduce: {size} components need at least {size} training tokens, found {waiting}"
         )
     joined = np.concatenate(blocks, axis=1)
     _fit(models, joined, joined.shape[1])
-    # C order: safetensors writes memory as it lies.
+    # safetensors writes memory as it is: C order.
     return Reduction(
         np.ascontiguousarray([model.mean_ for model in models], np.float32),
         np.ascontiguousarray([model.components_ for model in models], np.float32),

@@ -1,4 +1,4 @@
-"""New scores for a packed data set, by the rules of packing; no shard is read or written."""
+"""Replaces the labels of a packed data set by the rules of packing; shards are not read."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ MISSING_SCORE = ("error", "keep")
 
 @dataclass(frozen=True)
 class RelabelReport:
-    """What a run did.
+    """Result of a run.
 
     Attributes:
-        index: The data set's index as it is now.
+        index: The new index.
         samples: Samples in all splits.
-        changed: Samples whose label is another now; to and from "no label" counts.
-        unlabelled: Samples without a label now.
-        unused: Scores of the file that no sample has: of other questions, or of other traces.
-        one_class: Splits with samples of which fewer than two classes are known.
+        changed: Samples with a new label, including to and from "no label".
+        unlabelled: Samples without a label.
+        unused: Scores in the file that belong to no sample.
+        one_class: Non-empty splits without labels of both classes.
     """
 
     index: IndexFile
@@ -47,24 +47,21 @@ def relabel(
     threshold: float = 0.5,
     missing_score: str = "error",
 ) -> RelabelReport:
-    """Give every sample of a data set the label and score of another score file.
+    """Replace label and score of every sample by those of a score file.
 
     Args:
         folder: The data set's.
-        scores: CSV as for :func:`wdsbench.pack.pack`; its trace numbers are the data set's.
-        score_column: Which column; None: ``bleurt_score``, or the only one there is.
-        threshold: A sample is hallucinated (label 1) where its score is below this.
+        scores: CSV as for :func:`wdsbench.pack.pack`; trace numbers are those of the data set.
+        score_column: Column of the scores; None: ``bleurt_score``, or the only one.
+        threshold: A sample with a score below it is hallucinated (label 1).
         missing_score: ``"error"``, or ``"keep"`` the sample unlabelled.
 
-    Returns:
-        What was changed.
-
     Raises:
-        ScoreError: A bad score file, a sample without a score, a score for none of them, or rows of
-            other traces than those that packing numbered.
+        ScoreError: The score file is damaged, has no score for a sample or for any sample, or has
+            rows of other traces than those that packing numbered.
         ShardError: There is no data set, or it is damaged.
         PackError: Another process is writing there, or the disk is full.
-        ValueError: An argument outside its range.
+        ValueError: An argument is out of range.
     """
     if missing_score not in MISSING_SCORE:
         hint = "; to drop samples pack again" if missing_score == "drop" else ""
@@ -76,7 +73,7 @@ def relabel(
     known, column = read_scores(scores, score_column)
     changed = unused = 0
 
-    def judge(index: DatasetIndex) -> RowLabels:
+    def rows_of(index: DatasetIndex) -> RowLabels:
         nonlocal changed, unused
         samples = _samples(index)
         _check_numbers(scores, known, index, samples)
@@ -90,11 +87,11 @@ def relabel(
         before = index.columns["label"]
         same = (before == rows.label) | (np.isnan(before) & np.isnan(rows.label))
         changed = int(np.count_nonzero(~same))
-        taken = {sample if sample in known.scores else (sample[0], None) for sample in samples}
-        unused = sum(score is not None and row not in taken for row, score in known.scores.items())
+        used = {sample if sample in known.scores else (sample[0], None) for sample in samples}
+        unused = sum(score is not None and row not in used for row, score in known.scores.items())
         return rows
 
-    file = replace_labels(folder, judge, labels_entry(scores, column, threshold))
+    file = replace_labels(folder, rows_of, labels_entry(scores, column, threshold))
     return RelabelReport(
         index=file,
         samples=sum(entry.samples for entry in file.splits.values()),
@@ -119,8 +116,8 @@ def _samples(index: DatasetIndex) -> list[tuple[str, int]]:
 def _check_numbers(
     path: Path, known: ScoreTable, index: DatasetIndex, samples: list[tuple[str, int]]
 ) -> None:
-    """Raise ScoreError where it is not sure that the file numbers a question's traces as the data
-    set does: packing, not the raw files, gave the numbers, and the file has rows of other traces.
+    """Raise ScoreError if the file may number the traces of a question in another order: the
+    numbers were assigned by packing, and the file has rows of other traces.
     """
     packed = index.file.provenance
     if packed.numbered == 0 or not known.numbers:
@@ -131,15 +128,14 @@ def _check_numbers(
             traces.setdefault(question, set()).add(number)
     for question, there in traces.items():
         rows = known.numbers[question]
-        # What packing dropped for want of a score keeps its number, and its row.
+        # Traces that packing dropped keep their number and their row.
         left_out = {n for n in rows if packed.dropped and known.of(question, n) is None}
         if set(rows) - left_out != there - left_out:
             raise ScoreError(
                 f"{path}: question {question!r} has rows for {listed(rows)}, the data set"
                 f" {listed(tuple(sorted(there)))}, numbered in order of appearance when it was"
-                " packed, so which is which is not known; score the files that were packed, or"
-                " give each of the data set's traces a row, and no other (an empty cell is no"
-                " score)"
+                " packed, so each trace's row is not known; score the files that were packed, or"
+                " give exactly the traces of the data set a row (an empty cell means no score)"
             )
 
 
@@ -166,7 +162,7 @@ def _check_missing(
         which = _named(question, number if question in known.numbers else None)
         raise ScoreError(
             f"{path}: {len(missing)} of {len(samples)} samples have no score, the first is question"
-            f" {which}; give the scores, or relabel with --missing-score keep"
+            f" {which}; add the scores, or relabel with --missing-score keep"
         )
 
 

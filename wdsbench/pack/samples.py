@@ -1,4 +1,4 @@
-"""Prepared traces to samples: number, split, row; each checked against those that came before."""
+"""Builds samples from prepared traces: number, split, row; each is checked against those before."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import xxhash
 
+from wdsbench.errors import TraceError
 from wdsbench.pack.attention import attention_fields
+from wdsbench.pack.labels import NumberedLabeller
 from wdsbench.pack.options import PackOptions
-from wdsbench.pack.order import OrderJudge
 from wdsbench.pack.prepare import Prepared, other_shape
 from wdsbench.pack.reduce import Reduction
-from wdsbench.pack.refusal import refusal
-from wdsbench.pack.tally import LayerTotals, Tally
+from wdsbench.pack.tally import Tally
 from wdsbench.records import SPLITS, Trace
 from wdsbench.shards.format.index import FieldEntry, layers_in_words
 from wdsbench.shards.format.kinds import HIDDEN, META
@@ -26,34 +26,33 @@ from wdsbench.shards.format.rows import SampleRow
 from wdsbench.shards.write.writer import DatasetWriter
 from wdsbench.traces.origin import UnpackedTrace
 
-__all__ = ["LayerTotals", "SamplePacker", "fields_of"]
-
 
 @dataclass
-class SamplePacker:
-    """Turns prepared traces into samples of a writer, one by one, and keeps count.
+class SampleBuilder:
+    """Adds prepared traces to a writer as samples and counts them.
 
     Attributes:
         options: See :class:`PackOptions`.
-        order: Judges traces that wait for their number.
+        labeller: Labels traces whose number is known only here.
         reduction: Applied to states, for the index.
-        shape: (L, D) of the states, once a trace has come.
-        layers: Which of the model's layers they are, as the first trace says; None: all.
+        shape: (L, D) of the states; None before the first trace.
+        layers: Layers of the model that traces hold, as in the first trace; None: all.
         heads: H of every trace where it matters; 0 before the first.
-        closed: Counts over samples of closed shards, and of the data set that is appended to.
-        of_split: Counts over those of each split's open shard.
-        traces_of: Traces of each question, those left out too.
+        closed: Counts over closed shards and over the data set that is appended to.
+        of_split: Counts over the open shard of each split.
+        traces_of: Traces of each question, including dropped ones.
         seen: Place of each (question, trace number).
         contents: File and place of each (question, digest of states) without a number.
         stored: Key of each (question, XXH3 of hidden.npy) of the data set that is appended to.
         split_of: Split of each question.
-        dropped: Traces left out for want of a score.
-        dropped_of: Those of the file that is packed now, by question.
-        numbered: Samples that packing gave their number.
+        dropped: Traces dropped because they have no score.
+        dropped_of: Dropped traces of the current file, by question.
+        numbered: Samples whose number was assigned here.
+        samples: Samples added.
     """
 
     options: PackOptions
-    order: OrderJudge
+    labeller: NumberedLabeller
     reduction: Reduction | None = None
     shape: tuple[int, int] | None = None
     layers: tuple[int, ...] | None = None
@@ -79,7 +78,7 @@ class SamplePacker:
         return whole
 
     def summary(self, split: str) -> dict[str, Any]:
-        """Return the counts over a shard that is being closed, as JSON."""
+        """Return the counts over a shard that is being closed, as JSON, and reset them."""
         part, self.of_split[split] = self.of_split[split], Tally()
         self.closed.add(part)
         return {
@@ -98,27 +97,28 @@ class SamplePacker:
         file: int,
         finished: bool = False,
     ) -> None:
-        """Check one trace against the others and write it.
+        """Check one trace against those before and write it.
 
         Args:
             prepared: The trace.
             split: Its split.
-            writer: Takes the sample.
+            writer: Receives the sample.
             file: Number of the trace's file, for the journal.
-            finished: It stands in a finished shard: it is checked and not written, and was counted.
+            finished: True if it is in a finished shard: it is checked but not written or counted.
 
         Raises:
-            TraceError: It is there twice, stands in two splits, or is of another model.
-            ScoreError: Its score cannot be told, or is missing.
+            TraceError: The trace is a duplicate, its question has another split, or its shape or
+                layers differ.
+            ScoreError: Its score is missing or ambiguous.
         """
         trace = prepared.trace
         if prepared.dropped:
-            # It keeps its number, so that those after it have theirs of the score file.
+            # It keeps its number: the traces after it must match the rows of the score file.
             self.traces_of[trace.question_id] += 1
         else:
             number = self._number(prepared)
-            if prepared.waits:
-                prepared = self.order.settle(prepared, number)
+            if prepared.needs_number:
+                prepared = self.labeller.label(prepared, number)
         if prepared.dropped:
             self.dropped += 1
             self.dropped_of[trace.question_id] += 1
@@ -127,9 +127,9 @@ class SamplePacker:
         if self.shape is None:
             self.shape, self.layers = prepared.shape, trace.layers
         if self.shape != prepared.shape:
-            raise refusal(trace, other_shape(prepared.shape, self.shape))
+            raise TraceError.at(trace, other_shape(prepared.shape, self.shape))
         if self.layers != trace.layers:
-            raise refusal(
+            raise TraceError.at(
                 trace,
                 f"holds {layers_in_words(trace.layers)}, the traces before"
                 f" {layers_in_words(self.layers)}; extract them with the same --layers, or pack"
@@ -162,28 +162,27 @@ class SamplePacker:
             label=np.nan if prepared.label is None else prepared.label,
             score=np.nan if prepared.score is None else prepared.score,
         )
-        told = trace
         name = Path(trace.file).name
+        note = [file, trace.position, prepared.digest]
         if isinstance(trace, UnpackedTrace) and trace.origin is not None:
             name = trace.origin.file
-            told = replace(trace, position=trace.origin.position)
-        meta = meta_member(told, number, name)
-        note = [file, trace.position, prepared.digest]
+            trace = replace(trace, position=trace.origin.position)
+        meta = meta_member(trace, number, name)
         writer.add(split, row, {**prepared.members, META: meta}, note)
 
-    def take_dropped(self) -> dict[str, int]:
-        """Return the traces of the file that were left out, by question, and count anew."""
+    def reset_dropped(self) -> dict[str, int]:
+        """Return the dropped traces of the current file, by question, and reset the count."""
         dropped, self.dropped_of = self.dropped_of, Counter()
         return dict(dropped)
 
-    def count_again(
+    def add_finished(
         self, row: SampleRow, split: str, path: str, position: int, digest: int | None
     ) -> None:
-        """Know a sample of a finished shard, whose file is not read again."""
+        """Add a sample of a finished shard whose file is not read again."""
         place = f"{path}, trace {position}"
         if digest is not None:
             self.numbered += 1
-            self.order.remember(row.question_id, place)
+            self.labeller.add_finished(row.question_id, place)
             self.contents.setdefault((row.question_id, digest), (path, place))
         self.traces_of[row.question_id] += 1
         self.seen[row.question_id, row.trace] = place
@@ -191,20 +190,18 @@ class SamplePacker:
         self.samples += 1
 
     def _number(self, prepared: Prepared) -> int:
-        """Return the trace number; traces that do not say theirs are numbered in order of
-        appearance.
-        """
+        """Return the trace's number; traces without one are numbered in order of appearance."""
         trace = prepared.trace
         place = f"{trace.file}, trace {trace.position}"
         if prepared.digest is not None:
-            # Within a file equal traces may be equal answers; across files they are a copy.
+            # Equal traces within a file may be equal answers; across files they are copies.
             file, first = self.contents.setdefault(
                 (trace.question_id, prepared.digest), (trace.file, place)
             )
             if file != trace.file:
-                raise refusal(
+                raise TraceError.at(
                     trace,
-                    f"is the same trace as {first}; if the file is no copy, give the traces a"
+                    f"is the same trace as {first}; if the file is not a copy, give the traces a"
                     " trace_number",
                 )
             self._check_stored(prepared)
@@ -213,14 +210,14 @@ class SamplePacker:
         )
         self.traces_of[trace.question_id] += 1
         if (trace.question_id, number) in self.seen:
-            raise refusal(
+            raise TraceError.at(
                 trace, f"has trace number {number}, as has {self.seen[trace.question_id, number]}"
             )
         self.seen[trace.question_id, number] = place
         return number
 
     def _check_stored(self, prepared: Prepared) -> None:
-        """Refuse a trace that the data set holds which is appended to."""
+        """Refuse a trace that is in the data set that is appended to."""
         if not self.stored:
             return
         digest = xxhash.xxh3_64()
@@ -228,24 +225,24 @@ class SamplePacker:
             digest.update(piece if isinstance(piece, bytes) else piece.data)
         key = self.stored.get((prepared.trace.question_id, digest.intdigest()))
         if key is not None:
-            raise refusal(
+            raise TraceError.at(
                 prepared.trace,
                 f"is the same trace as sample {key} of the data set; append each file once, or, if"
-                " it is no copy, give the traces a trace_number",
+                " it is not a copy, give the traces a trace_number",
             )
 
     def _check_split(self, trace: Trace, split: str) -> None:
         before = self.split_of.setdefault(trace.question_id, split)
         if before != split:
-            raise refusal(
+            raise TraceError.at(
                 trace,
-                f"stands in split {split} here and in {before} before; a"
-                " question has one split: pack with --split-by question",
+                f"is in split {split}, an earlier trace of its question in {before}; a question has"
+                " one split: pack with --split-by question",
             )
 
     def _check_heads(self, trace: Trace, heads: int) -> None:
         if heads and self.heads not in (0, heads):
-            raise refusal(
+            raise TraceError.at(
                 trace,
                 f"layers of {heads} heads; heads, sketch and full need the same number in every"
                 f" layer and trace, which had {self.heads}: pack with --attention edges",
@@ -253,15 +250,15 @@ class SamplePacker:
         self.heads = heads or self.heads
 
 
-def fields_of(run: SamplePacker) -> dict[str, FieldEntry]:
-    """Return what the index says of every field."""
-    assert run.shape is not None
-    layers, features = run.shape
-    tally = run.tally
+def fields_of(samples: SampleBuilder) -> dict[str, FieldEntry]:
+    """Return the index's entries about fields."""
+    assert samples.shape is not None
+    layers, features = samples.shape
+    tally = samples.tally
     notes = []
-    if run.reduction is not None:
-        notes.append(f"{run.options.reduce} of [L, T, {features}]")
-        features = run.reduction.components.shape[1]
+    if samples.reduction is not None:
+        notes.append(f"{samples.options.reduce} of [L, T, {features}]")
+        features = samples.reduction.components.shape[1]
     if tally.layers.scaled.max(initial=0):
         notes.append("scaled layers: multiply by hidden_scale")
     fields = {
@@ -273,4 +270,4 @@ def fields_of(run: SamplePacker) -> dict[str, FieldEntry]:
         ),
         "meta": FieldEntry(dtype="json", shape=[], samples=tally.samples),
     }
-    return {**fields, **attention_fields(run.options, layers, run.heads, tally)}
+    return {**fields, **attention_fields(samples.options, layers, samples.heads, tally)}

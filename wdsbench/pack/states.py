@@ -1,7 +1,7 @@
-"""States to float16, at memory speed where nothing is out of range.
+"""Converts states to float16, at memory speed if all values are in range.
 
-The same result as `to_half` of shards.format.wide, which is asked wherever a value is not
-finite or beyond float16; block by block, so that no temporary leaves a core's cache.
+The result equals that of `shards.format.wide.to_half`, which is called if a value is not finite or
+exceeds float16. Values are scanned in blocks, so that temporaries stay in a core's cache.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ def half_states(hidden: NDArray[Any], *, overflow: str) -> HalfStates:
 
 
 def _max_abs(layer: NDArray[Any]) -> float:
-    """Return the largest magnitude of a flat layer; infinite or NaN where it is not finite."""
+    """Return the largest magnitude of a flat layer, which may be infinite or NaN."""
     largest = 0.0
     for first in range(0, layer.size, _BLOCK_ELEMENTS):
         block = layer[first : first + _BLOCK_ELEMENTS]
-        if block.dtype == np.float16:  # order of magnitudes is that of their bits, NaN on top
+        if block.dtype == np.float16:  # magnitudes compare like their bits; NaN is largest
             bits = (block.view(np.uint16) & _MAGNITUDE).max()
             largest = float(np.fmax(largest, np.uint16(bits).view(np.float16)))
             if bits > 0x7C00:

@@ -1,4 +1,4 @@
-"""What a run counts over its samples; parts add up in any order."""
+"""Counts over samples; parts can be added in any order."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from wdsbench.shards.format.wide import HalfStates
 
-if TYPE_CHECKING:  # processes that read files do without the index
+if TYPE_CHECKING:  # worker processes do not load the index
     from wdsbench.shards.format.index import LayerEntry
 
 
 @dataclass
 class LayerTotals:
-    """Sums over samples of what :func:`to_half` says of each layer."""
+    """Totals over samples of the results of :func:`to_half`, by layer."""
 
     max_abs: NDArray[np.float64]
     infinities: NDArray[np.int64]
@@ -54,7 +54,7 @@ class LayerTotals:
         self.scaled += other.scaled
 
     def entries(self) -> list[LayerEntry]:
-        """Return what the index says of the layers."""
+        """Return the index's entries about layers."""
         from wdsbench.shards.format.index import LayerEntry
 
         return [
@@ -68,7 +68,7 @@ class LayerTotals:
 
     @classmethod
     def from_entries(cls, entries: list[LayerEntry]) -> LayerTotals:
-        """Return the totals that an index holds; `entries` is the way there."""
+        """Return the totals of an index; the inverse of `entries`."""
         return cls(
             np.array([entry.max_abs for entry in entries], np.float64),
             np.array([entry.infinities for entry in entries], np.int64),
@@ -82,13 +82,13 @@ class Tally:
     """Counts over samples.
 
     Attributes:
-        layers: Of the states.
-        samples: How many.
-        unlabelled: Without a label.
-        attention: Samples by kind of attention that is kept.
-        with_attention: Samples of which any is kept.
-        graphs: Samples whose source held edges, not maps.
-        remarks: What readers changed, and how often.
+        layers: Totals over the states.
+        samples: Samples.
+        unlabelled: Samples without a label.
+        attention: Samples by kind of stored attention.
+        with_attention: Samples with any attention.
+        graphs: Samples whose source held edges instead of maps.
+        remarks: Changes that readers made, with their counts.
     """
 
     layers: LayerTotals = field(default_factory=lambda: LayerTotals.zeros(0))
@@ -110,13 +110,13 @@ class Tally:
         self.remarks.update(other.remarks)
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON; `from_json` is the way back, exactly."""
+        """Return JSON, from which `from_json` restores exactly these counts."""
         layers = {name: values.tolist() for name, values in vars(self.layers).items()}
         return {**vars(self), "layers": layers}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Tally:
-        """Return what `to_json` gave."""
+        """Return the counts of `to_json`."""
         stored = value["layers"]
         layers = LayerTotals(
             np.array(stored["max_abs"], np.float64),

@@ -1,5 +1,6 @@
-"""A data set back to raw traces: one file for each shard, one trace in memory at a time (``.npz``)
-or one shard's (``.pkl``).
+"""Unpacks a data set into raw trace files, one for each shard.
+
+One trace is in memory at a time (``.npz``), or the traces of one shard (``.pkl``).
 
 Every member is checked against its XXH3. A raw trace holds the states as float16, or as float32 if
 layers were scaled; ids, texts, log-probabilities and labels; whole attention maps if they were
@@ -35,12 +36,12 @@ SCORES_NAME = "scores.csv"
 
 @dataclass(frozen=True)
 class UnpackReport:
-    """What a run wrote.
+    """Result of a run.
 
     Attributes:
         files: Trace files.
         samples: Traces in them.
-        scores: The CSV of scores; None where the data set has none.
+        scores: The CSV of scores; None if the data set has no scores.
     """
 
     files: list[Path]
@@ -56,24 +57,21 @@ def unpack(
     split: str | None = None,
     progress: Progress = no_progress,
 ) -> UnpackReport:
-    """Write a data set's traces as raw files ``out/<shard>.<format>``.
+    """Write the traces of a data set as raw files ``out/<shard>.<format>``.
+
+    After an exception the files of this run are removed.
 
     Args:
         folder: The data set's.
-        out: Made where it does not exist.
+        out: Created if it does not exist.
         file_format: ``"npz"`` or ``"pkl"``.
         split: ``"train"``, ``"val"`` or ``"test"``; None: all.
-        progress: Draws over shards.
-
-    Returns:
-        What was written.
+        progress: Wraps the shards.
 
     Raises:
-        ShardError: There is no data set, or it is damaged; shard and member are named.
-        PackError: A file is there already, or the disk is full.
-        ValueError: An unknown format or split.
-
-    Whatever is raised, nothing that this run wrote is left.
+        ShardError: There is no data set, or it is damaged.
+        PackError: A file exists already, or the disk is full.
+        ValueError: The format or split is unknown.
     """
     if file_format not in FORMATS:
         raise ValueError(f"format: {file_format!r} is not one of {', '.join(FORMATS)}")
@@ -112,7 +110,7 @@ def unpack(
 
 
 def _raws(index: DatasetIndex, shard: int, *, layered: bool) -> Iterator[dict[str, Any]]:
-    """Yield the raw traces of one shard, in its order."""
+    """Yield the raw traces of one shard, in order."""
     for row in range(int(index.first_rows[shard]), int(index.first_rows[shard + 1])):
         yield _raw(StoredSample(index, row, check_hash=True), layered=layered)
 
@@ -160,7 +158,7 @@ def _raw(sample: StoredSample, *, layered: bool) -> dict[str, Any]:
 
 
 def _reduced(sample: StoredSample) -> dict[str, Any]:
-    """Return what is stored of reduced attention; empty if nothing is."""
+    """Return the stored reduced attention; empty if there is none."""
     reduced: dict[str, Any] = {
         spec.name.removesuffix(".npy"): sample.member_array(spec.name)
         for kind in attention_kinds()
@@ -178,10 +176,7 @@ def _reduced(sample: StoredSample) -> dict[str, Any]:
 
 
 def _scores(index: DatasetIndex, shards: list[int]) -> bytes | None:
-    """Return a CSV of the scores; None where the data set has none.
-
-    Traces have rows of their own where those of a question differ.
-    """
+    """Return a CSV of the scores, by trace if those of a question differ; None without scores."""
     rows = np.flatnonzero(np.isin(index.columns["shard"], shards))
     scores: NDArray[np.float32] = index.columns["score"][rows]
     known = ~np.isnan(scores)
@@ -203,9 +198,9 @@ def _scores(index: DatasetIndex, shards: list[int]) -> bytes | None:
 def _texts(
     scores: NDArray[np.float32], labels: NDArray[np.float32], threshold: float | None
 ) -> list[str]:
-    """Return scores as text that makes the same float32 and the same label; empty for NaN.
+    """Return scores as text that gives the same float32 and the same label; empty for NaN.
 
-    A float64 score just beside the threshold may have been rounded onto it, or across it.
+    Rounding to float32 may have moved a score onto the threshold or across it.
     """
     texts = ["" if score != score else str(score) for score in scores]
     if threshold is None:

@@ -85,7 +85,9 @@ def test_the_packer_refuses_it_first(tmp_path: Path) -> None:
         write_pickle(tmp_path / "traces" / name, [make_raw(question, seed=i)])
     scores = write_scores(tmp_path / "s.csv", {f"q{i}": 0.0 for i in range(10)})
     traces = [str(tmp_path / "traces" / "*")]
-    words = f"question q0: stands in split {splits[other]} here and in {splits[0]} before"
+    words = (
+        f"question q0: is in split {splits[other]}, an earlier trace of its question in {splits[0]}"
+    )
     with pytest.raises(TraceError, match=words):
         pack(traces, tmp_path / "o", scores=scores, options=PackOptions(split_by="file"))
     assert not (tmp_path / "o").exists()

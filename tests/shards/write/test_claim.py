@@ -11,7 +11,7 @@ from wdsbench.shards.write.claim import MARKER_NAME, FolderClaim
 
 
 def claim(folder: Path) -> FolderClaim:
-    return FolderClaim(folder, last="last", superseded=lambda *_: [], keep=True)
+    return FolderClaim(folder, resume=True)
 
 
 def test_half_a_name_is_an_error_and_joins_no_other(tmp_path: Path) -> None:
@@ -27,5 +27,5 @@ def test_half_a_name_is_an_error_and_joins_no_other(tmp_path: Path) -> None:
     second.suspend()
     third = claim(tmp_path)
     assert third.names == ["train-000000.tar", "val-000000.tar"]
-    third.withdraw()
+    third.rollback()
     assert list(tmp_path.iterdir()) == []

@@ -20,7 +20,7 @@ def test_a_whole_file_is_renamed_after_it_is_flushed(tmp_path: Path) -> None:
     file = temp_path(path).open("wb")
     file.write(b"abc")
     flusher = Flusher()
-    flusher.whole(file, path, lambda: seen.append(path.read_bytes()))
+    flusher.flush_whole(file, path, lambda: seen.append(path.read_bytes()))
     flusher.wait()
     flusher.close()
     assert seen == [b"abc"]
@@ -36,7 +36,7 @@ def test_a_growing_file_is_flushed_step_by_step(
     flusher = Flusher()
     with (tmp_path / "a").open("wb") as file:
         for size in (1, STEP_BYTES - 1, STEP_BYTES, STEP_BYTES + 1, 2 * STEP_BYTES):
-            flusher.part(file, size)
+            flusher.flush_part(file, size)
             assert flusher._part is None or flusher._part.result() is None
         assert flushed == [file.fileno()] * 2
         flusher.close()
@@ -49,7 +49,7 @@ def test_a_slow_disk_is_not_asked_again(tmp_path: Path, monkeypatch: pytest.Monk
     flusher = Flusher()
     with (tmp_path / "a").open("wb") as file:
         for step in range(1, 9):
-            flusher.part(file, step * STEP_BYTES)
+            flusher.flush_part(file, step * STEP_BYTES)
         go.set()
         flusher.close()
         assert len(asked) == 1
@@ -64,17 +64,17 @@ def test_an_error_of_a_part_is_raised(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(os, "fdatasync", fail)
     flusher = Flusher()
     with (tmp_path / "other").open("wb") as other:
-        flusher.part(other, STEP_BYTES)
+        flusher.flush_part(other, STEP_BYTES)
         assert flusher._part is not None
         assert isinstance(flusher._part.exception(), OSError)
         with pytest.raises(OSError, match="Input/output"):
-            flusher.part(other, 2 * STEP_BYTES)
+            flusher.flush_part(other, 2 * STEP_BYTES)
         flusher.close()
     path = tmp_path / "a.tar"
     flusher = Flusher()
     with temp_path(path).open("wb") as file:
-        flusher.part(file, STEP_BYTES)
-        flusher.whole(file, path, lambda: None)
+        flusher.flush_part(file, STEP_BYTES)
+        flusher.flush_whole(file, path, lambda: None)
         with pytest.raises(OSError, match="Input/output"):
             flusher.wait()
         flusher.close()
@@ -90,6 +90,6 @@ def test_without_fdatasync_parts_are_flushed_too(
     monkeypatch.setattr(os, "fsync", flushed.append)
     flusher = Flusher()
     with (tmp_path / "a").open("wb") as file:
-        flusher.part(file, STEP_BYTES)
+        flusher.flush_part(file, STEP_BYTES)
         flusher.close()
         assert flushed == [file.fileno()]

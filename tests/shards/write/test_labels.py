@@ -264,7 +264,7 @@ def test_a_table_of_someone_else_is_not_overwritten(copy: Path) -> None:
         (copy / name).unlink()
     for name, data in {**before, table: b"theirs"}.items():
         (copy / name).write_bytes(data)
-    with pytest.raises(PackError, match="exists and is not of this run; remove it"):
+    with pytest.raises(PackError, match="exists and does not belong to this run; remove it"):
         replace_labels(copy, all_ones, ENTRY)
     assert contents(copy) == {**before, table: b"theirs"}
 
@@ -282,7 +282,7 @@ def test_without_an_index(copy: Path, what: str) -> None:
     if what == "nothing":
         place = copy / "none"
     before = contents(copy)
-    with pytest.raises(ShardError, match=r"no index\.json here.*`wdsbench pack --scores`"):
+    with pytest.raises(ShardError, match=r"there is no index\.json.*`wdsbench pack --scores`"):
         replace_labels(place, all_ones, ENTRY)
     assert contents(copy) == before
 

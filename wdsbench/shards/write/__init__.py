@@ -1,4 +1,5 @@
-"""Writing a data set: claiming the folder, shards, flushing, the journal, and label tables.
+"""Writes data sets: shards, sample table and index; appends to them and replaces their labels.
 
-A folder without ``index.json`` is not a data set; the index is renamed into place last.
+Same samples, same bytes; a folder becomes a data set when its index is renamed into place, last.
+Every file is flushed to the disk before it is renamed, in the background while the next is written.
 """

@@ -1,4 +1,4 @@
-"""Join the table of a data set with that of added shards."""
+"""Joins the tables of a data set and of the shards that are appended to it."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _QUESTION_COLUMNS = ("question_offset", "question_bytes")
 def joined_columns(
     base: DatasetIndex, entries: list[ShardEntry], columns: dict[str, NDArray[Any]]
 ) -> tuple[list[ShardEntry], dict[str, NDArray[Any]]]:
-    """Return the shards and columns of both: split by split, the old shards before the new.
+    """Return all shards and their columns: split after split, the old shards before the new.
 
     Args:
-        base: The existing data set.
+        base: The data set that is appended to.
         entries: The new shards, in the order of splits.
         columns: Columns of the new shards.
     """
     shards = [*base.file.shardlist, *entries]
     order = sorted(range(len(shards)), key=lambda i: (SPLITS.index(shards[i].split), i))
     firsts = np.concatenate([[0], np.cumsum([shard.nsamples for shard in shards])])
-    # Row numbers of the concatenated tables, in the new order.
+    # Rows of the concatenated tables, in their new order.
     rows = np.concatenate(
         [np.empty(0, np.int64), *(np.arange(firsts[i], firsts[i + 1]) for i in order)]
     )
@@ -38,7 +38,7 @@ def joined_columns(
         if name in _QUESTION_COLUMNS:
             continue
         dtype = next(table[name].dtype for table, _ in tables if name in table)
-        # A member that one of them does not have has size 0.
+        # Size 0: a member that no sample of this table has.
         parts = [table.get(name, np.zeros(count, dtype)) for table, count in tables]
         joined[name] = np.concatenate(parts)[rows]
     counts = [shards[i].nsamples for i in order]

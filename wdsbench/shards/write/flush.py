@@ -1,8 +1,8 @@
-"""Flush files to the disk in a background thread while the next bytes are made.
+"""Flushes files to the disk in a background thread while the next are written.
 
-Written bytes are in the page cache until the kernel writes them back or a file is flushed.
-Flushing only complete shards would leave the disk idle first and block the writer at the end, so a
-growing file is flushed every 32 MB, and a complete one at once.
+Without this the kernel would keep written data in the page cache, and the disk would be idle until
+a whole shard is flushed and the writer waits for it. A growing file is flushed every 32 MB, a
+whole one at once.
 """
 
 from __future__ import annotations
@@ -17,68 +17,67 @@ from typing import BinaryIO, Final
 from wdsbench.files import temp_path
 
 _STEP_BYTES: Final = 32_000_000
-#: Complete files that can wait for the disk while the next are written.
+#: Whole files that may be waiting for the disk while the next are written.
 _WAITING_FILES: Final = 3
 
 
 class Flusher:
-    """Flushes files in the order given; its thread starts with the first."""
+    """Flushes files in the order given; the thread starts with the first."""
 
     def __init__(self) -> None:
         self._thread: ThreadPoolExecutor | None = None
         self._files: deque[Future[None]] = deque()
         self._part: Future[None] | None = None
-        self._asked: dict[int, int] = {}  # descriptor -> bytes when it was last flushed
+        self._flushed_bytes: dict[int, int] = {}  # by descriptor
 
-    def part(self, file: BinaryIO, size_bytes: int) -> None:
-        """Flush a growing file every 32 MB; never waits.
+    def flush_part(self, file: BinaryIO, size_bytes: int) -> None:
+        """Flush a growing file every 32 MB, without waiting.
 
         Args:
-            file: The file; stays open until `whole` or `close`.
-            size_bytes: Its size so far.
+            file: Must stay open until it is passed to `flush_whole` or this object is closed.
+            size_bytes: Bytes written so far.
 
         Raises:
             OSError: An earlier part could not be written.
         """
         descriptor = file.fileno()
-        if size_bytes - self._asked.get(descriptor, 0) < _STEP_BYTES:
+        if size_bytes - self._flushed_bytes.get(descriptor, 0) < _STEP_BYTES:
             return
         if self._part is not None:
-            if not self._part.done():  # the disk is busy; another request would not help
+            if not self._part.done():  # the disk is behind; another request would not help
                 return
             self._part.result()
-        self._asked[descriptor] = size_bytes
+        self._flushed_bytes[descriptor] = size_bytes
         flush = getattr(os, "fdatasync", os.fsync)  # macOS has only the latter
         self._part = self._submit(lambda: flush(descriptor))
 
-    def whole(self, file: BinaryIO, path: Path, then: Callable[[], None]) -> None:
-        """Flush and close a file and rename it to ``path``; waits if too many are in progress.
+    def flush_whole(self, file: BinaryIO, path: Path, on_disk: Callable[[], None]) -> None:
+        """Flush and close a file and rename it to ``path``; wait if too many are waiting.
 
         Args:
-            file: The file, open under the temporary name of ``path``.
-            path: Its final name.
-            then: Called by the thread after the rename.
+            file: Open under the temporary name of ``path``.
+            path: The final name.
+            on_disk: Called by the thread after the rename.
 
         Raises:
             OSError: This file or an earlier one could not be written.
         """
-        self._asked.pop(file.fileno(), None)
-
+        self._flushed_bytes.pop(file.fileno(), None)
         part = self._part
 
         def finish() -> None:
             if part is not None:
-                part.result()  # an error is reported once: the next flush could succeed
+                part.result()  # the kernel reports an error once: this flush may succeed after it
             with file:
                 os.fsync(file.fileno())
             temp_path(path).replace(path)
-            then()
+            on_disk()
 
         self._files.append(self._submit(finish))
         self._wait(_WAITING_FILES)
 
     def wait(self) -> None:
-        """Wait for all complete files.
+        """Wait for all whole files.
 
         Raises:
             OSError: One of them could not be written.
@@ -94,7 +93,7 @@ class Flusher:
             future.exception()
         self._files.clear()
         self._part = None
-        self._asked.clear()
+        self._flushed_bytes.clear()
 
     def _submit(self, work: Callable[[], None]) -> Future[None]:
         self._thread = self._thread or ThreadPoolExecutor(1, "wdsbench-flush")

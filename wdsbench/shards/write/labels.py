@@ -1,8 +1,8 @@
-"""Replace the labels of a finished data set: a new table and index, the same shards.
+"""Replaces the labels of a finished data set: a new table and index, the same shards.
 
-The new table is written under its own name, ``index.json`` is renamed over the old one, then the
-old table is removed. A run that is killed leaves the old data set or the new one, at most with an
-unused table that the next run removes. Readers keep the table they have mapped.
+The new table is written under its own name, the new ``index.json`` is renamed over the old one,
+and the old table is removed. A kill leaves the old data set or the new one, perhaps with a second
+table, which the next run removes. Readers keep the table they have mapped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from wdsbench.shards.format.index import (
     IndexFile,
     LabelsEntry,
     split_entries,
-    superseded_tables,
 )
 from wdsbench.shards.format.table import write_table
 from wdsbench.shards.read.index import DatasetIndex
@@ -29,10 +28,10 @@ from wdsbench.shards.write.claim import FolderClaim
 
 
 class RowLabels(NamedTuple):
-    """Labels and scores of all samples, in the order of the table; NaN if unknown.
+    """Labels and scores of all samples, in the order of the table; NaN where unknown.
 
     Attributes:
-        label: float32 ``[n]``: 1 hallucinated, 0 right.
+        label: float32 ``[n]``: 1 hallucinated, 0 correct.
         score: float32 ``[n]``.
     """
 
@@ -41,42 +40,36 @@ class RowLabels(NamedTuple):
 
 
 def replace_labels(
-    folder: Path, judge: Callable[[DatasetIndex], RowLabels], labels: LabelsEntry
+    folder: Path, rows_of: Callable[[DatasetIndex], RowLabels], labels: LabelsEntry
 ) -> IndexFile:
-    """Give every sample of a data set another label and score.
+    """Replace the label and score of every sample and return the new index.
+
+    After any exception, also from ``rows_of``, the folder holds the old data set or the new one.
 
     Args:
-        folder: The data set.
-        judge: Returns the new labels; called while the folder is locked.
+        folder: The data set's.
+        rows_of: Returns the new labels; called while no other process can change the data set.
         labels: Source of the labels.
-
-    Returns:
-        The new index.
 
     Raises:
         ShardError: There is no data set, or it is damaged.
         PackError: Another process is writing there, or the disk is full.
-
-    After an error, also of ``judge``, the data set is the old one or the new one.
     """
     if not (folder / INDEX_NAME).is_file():
         raise ShardError(
-            f"no {INDEX_NAME} here, so there is no table of labels to rewrite (plain tar files have"
-            " none); make a data set of the raw traces with `wdsbench pack --scores`",
+            f"there is no {INDEX_NAME}, so there is no table of labels (plain tar files have none);"
+            " create a data set from the raw traces with `wdsbench pack --scores`",
             shard=str(folder),
         )
-    claim = FolderClaim(folder, last=INDEX_NAME, superseded=superseded_tables)
-    try:
-        index = DatasetIndex.open(folder)
-        rows = judge(index)
-        columns: dict[str, NDArray[Any]] = {**index.columns, **rows._asdict()}
-        return _replace_table(claim, index, columns, labels)
-    except OSError as error:
-        raise PackError(
-            f"cannot write to {folder}: {error.strerror}; the labels are the old ones, or all new"
-        ) from error
-    finally:
-        claim.settle()
+    with FolderClaim(folder) as claim:
+        try:
+            index = DatasetIndex.open(folder)
+            columns: dict[str, NDArray[Any]] = {**index.columns, **rows_of(index)._asdict()}
+            return _replace_table(claim, index, columns, labels)
+        except OSError as error:
+            raise PackError(
+                f"cannot write to {folder}: {error.strerror}; the labels are all old or all new"
+            ) from error
 
 
 def _replace_table(
@@ -89,10 +82,10 @@ def _replace_table(
     old = index.file.table.file
 
     def new_file(name: str) -> Path:
-        # The same labels make the same table; its file is whole (its hash was just checked).
+        # Equal labels give an equal table; the existing file is intact (its hash was checked).
         return index.folder / name if name == old else claim.new_file(name)
 
-    claim.replaces(old)
+    claim.list_replaced(old)
     file = index.file.model_copy(
         update={
             "splits": split_entries(columns),

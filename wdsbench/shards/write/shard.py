@@ -1,4 +1,4 @@
-"""One shard while it is written, when it is closed, and as a record of the journal."""
+"""One shard: while it is written, once it is closed, and as a record of the journal."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from wdsbench.shards.format.kinds import member_names
 from wdsbench.shards.format.rows import PlacedRow, SampleRow
 from wdsbench.shards.format.tar import Pieces, Placement, TarWriter
 
-#: Bytes hashed and written at a time: stay in a core's L2 cache.
+#: Bytes hashed, written and hashed again at a time: they stay in a core's L2 cache.
 _CHUNK_BYTES: Final = 256 * 1024
 
 
 @dataclass(frozen=True)
 class ClosedShard:
-    """A shard that has all its samples."""
+    """A shard with all its samples."""
 
     entry: ShardEntry
     rows: list[PlacedRow]
@@ -36,9 +36,9 @@ class FinishedShard:
 
     Attributes:
         split: Its split.
-        rows: The samples' rows, in order.
-        notes: The note that ``add`` received with each sample.
-        summary: The result of ``summary`` when it was closed.
+        rows: Rows of its samples, in order.
+        notes: The note passed to ``add`` with each sample.
+        summary: The summary recorded when it was closed.
     """
 
     split: str
@@ -48,20 +48,20 @@ class FinishedShard:
 
 
 class OpenShard:
-    """A shard to which samples are appended, under a temporary name.
+    """A shard that samples are appended to, under a temporary name.
 
     Attributes:
         path: Its final name.
         file: The open file.
-        tar: Writer of its members.
+        tar: Writes members to the file.
         rows: Rows of its samples.
-        notes: Notes of its samples for the journal.
+        notes: Note of each sample, for the journal.
     """
 
     def __init__(self, path: Path, split: str) -> None:
         self.path = path
         self.split = split
-        # Closed and renamed by the flusher, or by an abort.
+        # Closed by the flusher, or when the writer is closed.
         self.file: BinaryIO = temp_path(path).open("wb")
         self.rows: list[PlacedRow] = []
         self.notes: list[Any] = []
@@ -73,7 +73,7 @@ class OpenShard:
         return self.tar.size_bytes
 
     def add(self, row: SampleRow, members: Mapping[str, Pieces], note: Any) -> None:
-        """Append a sample; ``note`` is for the journal."""
+        """Append a sample; ``note`` is JSON for the journal."""
         placements = {
             name: self.tar.add(f"{row.key}.{name}", _chunks(members[name]))
             for name in member_names()
@@ -83,7 +83,7 @@ class OpenShard:
         self.notes.append(note)
 
     def close(self) -> ClosedShard:
-        """Write the archive's end; the file stays open, to be flushed."""
+        """Write the end of the archive; the file stays open and is flushed later."""
         digest = self.tar.finish()
         self.file.flush()
         entry = ShardEntry(
@@ -117,7 +117,7 @@ class OpenShard:
 
 
 def from_record(record: dict[str, Any]) -> tuple[ClosedShard, FinishedShard]:
-    """Return the shard of a journal's record."""
+    """Return the shard that a record of the journal describes."""
     entry = ShardEntry.model_validate(record["shard"])
     rows = [SampleRow(*values[:-1]) for values in record["rows"]]
     placements: list[dict[str, Placement]] = [{} for _ in rows]
@@ -130,7 +130,7 @@ def from_record(record: dict[str, Any]) -> tuple[ClosedShard, FinishedShard]:
 
 
 def is_whole(path: Path, entry: dict[str, Any]) -> bool:
-    """Return whether a file has the size and XXH3 of its entry."""
+    """Return True if a file has the size and XXH3 of its index entry."""
     digest = xxhash.xxh3_64()
     try:
         with path.open("rb") as file:
@@ -144,12 +144,12 @@ def is_whole(path: Path, entry: dict[str, Any]) -> bool:
 
 
 def shard_name(split: str, number: int) -> str:
-    """Return the name of a split's shard."""
+    """Return the file name of a shard."""
     return f"{split}-{number:06d}.tar"
 
 
 def _chunks(pieces: Pieces) -> Pieces:
-    """Return pieces small enough that hashing and writing find them in a core's cache."""
+    """Return pieces of at most _CHUNK_BYTES."""
     chunks: list[bytes | NDArray[np.uint8]] = []
     for piece in pieces:
         if len(piece) <= _CHUNK_BYTES:

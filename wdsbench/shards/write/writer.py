@@ -1,18 +1,18 @@
-"""Write a data set: samples in, shards, table and index out; the index last.
+"""Writes a data set: samples in; shards, table and index out, the index last.
 
-A shard is written under a temporary name, flushed (by a thread, beside the next shard) and renamed
-when it is full; the folder is claimed for the time (module ``shards.claim``), and a journal (module
-``shards.journal``) says what is finished. Whatever raises, :meth:`DatasetWriter.abort` leaves the
-folder as it was found.
+A shard is written under a temporary name, flushed by a thread while the next is written, and
+renamed when it is on the disk. The folder is claimed meanwhile (module ``claim``), and a journal
+(module ``journal``) lists what is finished.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from wdsbench.errors import PackError
 from wdsbench.files import atomic_file, sync_folder
@@ -25,7 +25,6 @@ from wdsbench.shards.format.index import (
     LabelsEntry,
     LayerEntry,
     split_entries,
-    superseded_tables,
 )
 from wdsbench.shards.format.provenance import Provenance
 from wdsbench.shards.format.rows import SampleRow, columns_of
@@ -34,30 +33,24 @@ from wdsbench.shards.format.tar import Pieces
 from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.shards.write.append import joined_columns
 from wdsbench.shards.write.claim import FolderClaim
-from wdsbench.shards.write.flush import Flusher
-from wdsbench.shards.write.journal import JOURNAL_NAME, read_journal
-from wdsbench.shards.write.shard import (
-    ClosedShard,
-    FinishedShard,
-    OpenShard,
-    from_record,
-    is_whole,
-    shard_name,
-)
+from wdsbench.shards.write.journal import JOURNAL_NAME
+from wdsbench.shards.write.recovery import Recovered, recover
+from wdsbench.shards.write.shard import FinishedShard
+from wdsbench.shards.write.shards import ShardWriter
 
-MEGABYTE = 1_000_000
-
-#: Of a value in an error; lists of files are long.
-_SHOWN_CHARACTERS = 200
+MEGABYTE: Final = 1_000_000
 
 
 class DatasetWriter:
-    """Takes samples in any order of splits and closes with the index.
+    """Writes samples in any order of splits; a context, which closes the writer.
 
     Attributes:
         folder: The data set's.
-        finished: Shards taken over from a killed run.
-        records: What that run gave ``remember``, in its order.
+        base: The data set that is appended to; None: a new one is written.
+        finished: Shards of an earlier, killed run of the same settings.
+        records: Records of that run, in order.
+        keep: True if `close` before `finish` leaves finished shards for a run that resumes; False
+            if it leaves the folder as it was found.
     """
 
     def __init__(
@@ -67,103 +60,90 @@ class DatasetWriter:
         shard_mb: float = 256.0,
         run: dict[str, Any] | None = None,
         resume: bool = False,
+        append: bool = False,
         summary: Callable[[str], Any] = lambda _: None,
         check: Callable[[DatasetWriter], None] = lambda _: None,
     ) -> None:
-        """Prepare ``folder``.
+        """Claim ``folder``.
 
         Args:
-            folder: Made where it does not exist.
+            folder: Created if it does not exist.
             shard_mb: A shard is closed once it holds this many megabytes (1e6 bytes).
-            run: What the shards' bytes depend on, as JSON. Where it is given, a journal is kept,
-                by which a killed run can go on.
-            resume: Take over what a killed run of the same ``run`` has finished.
-            summary: Called with the split of each shard that is closed; the journal keeps what it
-                returns.
-            check: Called, where a journal is kept, once it is known what of a killed run is whole
-                and before the rest is removed; what it raises leaves all as it is.
+            run: Settings that decide the bytes of the shards, as JSON. If given, a journal is
+                written, by which a killed run can be resumed.
+            resume: Keep what a killed run of the same settings has finished.
+            append: Add shards to the finished data set in ``folder``. It is the old data set, also
+                after a kill, until `finish` replaces the index.
+            summary: Called with the split of each shard that is closed; returns JSON for the
+                journal.
+            check: Called, if a journal is written, when `finished` and `records` are known and
+                before other files of the killed run are removed; an exception keeps them all.
 
         Raises:
-            PackError: The folder holds a data set, or shards that are not ours to remove; or the
-                killed run was another one, or its journal is damaged.
-
-        Whatever is raised, the files of the killed run that ``resume`` found stay.
+            PackError: The folder holds a data set (without ``append``) or foreign tar files;
+                another process is writing there; the killed run had other settings, or its journal
+                is damaged. The files of a killed run stay.
+            ShardError: The data set to append to is damaged.
         """
-        self._prepare(folder, shard_mb, summary)
-        self._check = check
-        self._resume = resume
-        self._claim = FolderClaim(
-            folder, last=INDEX_NAME, superseded=superseded_tables, keep=resume
-        )
-        found = bool(self._claim.names)
-        try:
-            self._refuse_foreign_data()
-            if run is not None:
-                self._keep_journal(json.loads(json.dumps(run)))
-        except BaseException as error:
-            self._let_go()
-            if found:  # by a run that resumes: it may be the only copy, whatever went wrong
-                self._claim.suspend()
-            else:
-                self._claim.withdraw()
-            if isinstance(error, OSError):
-                raise self._cannot_write(error) from error
-            raise
-
-    @classmethod
-    def appending(cls, folder: Path, *, shard_mb: float = 256.0) -> DatasetWriter:
-        """Return a writer whose shards come to those of a finished data set.
-
-        Until `finish` renames the new index into place the data set is the old one, for readers
-        and after a kill.
-
-        Raises:
-            ShardError: There is no data set, or its index is damaged.
-            PackError: Another process is writing there.
-        """
-        if not (folder / INDEX_NAME).is_file():
-            raise PackError(
-                f"{folder} holds no data set to append to; pack without --append to make one"
-            )
-        writer = cls.__new__(cls)
-        writer._prepare(folder, shard_mb, lambda _: None)
-        writer._claim = FolderClaim(folder, last=INDEX_NAME, superseded=superseded_tables)
-        try:
-            writer.base = DatasetIndex.open(folder)
-        except BaseException:
-            writer._claim.settle()
-            raise
-        for entry in writer.base.file.shardlist:
-            number = Path(entry.url).stem.removeprefix(f"{entry.split}-")
-            following = int(number) + 1 if number.isdecimal() else 0
-            writer._first[entry.split] = max(writer._first[entry.split], following)
-        return writer
-
-    def _prepare(self, folder: Path, shard_mb: float, summary: Callable[[str], Any]) -> None:
         if not (math.isfinite(shard_mb) and shard_mb > 0):
-            raise ValueError(f"shard_mb: {shard_mb} is not a positive number")
+            raise ValueError(f"shard_mb is {shard_mb}; must be a positive number")
+        if append and not (folder / INDEX_NAME).is_file():
+            raise PackError(
+                f"{folder} holds no data set to append to; pack without --append to create one"
+            )
         self.folder = folder
         self.base: DatasetIndex | None = None
         self.finished: list[FinishedShard] = []
         self.records: list[Any] = []
-        self._shard_bytes = int(shard_mb * MEGABYTE)
-        self._summary = summary
+        self.keep = resume
         self._journal: JsonLinesWriter | None = None
-        self._resume = False
-        self._open: dict[str, OpenShard] = {}
-        self._first = dict.fromkeys(SPLITS, 0)
-        self._closed: dict[str, list[ClosedShard]] = {split: [] for split in SPLITS}
-        self._unfinished: dict[str, OpenShard] = {}  # open, or closed and being flushed; by name
-        self._flusher = Flusher()
+        self._open_files = contextlib.ExitStack()
+        self._closed = False
+        self._claim = FolderClaim(folder, resume=resume)
+        found = bool(self._claim.names)
+        recovered, first_numbers = Recovered(), dict.fromkeys(SPLITS, 0)
+        try:
+            if append:
+                self.base = DatasetIndex.open(folder)
+                first_numbers = _next_numbers(self.base)
+            else:
+                self._refuse_foreign_data()
+            if run is not None:
+                recovered = self._open_journal(json.loads(json.dumps(run)), check)
+        except BaseException as error:
+            self._open_files.close()
+            if found:  # these files may be the only copy of their samples
+                self._claim.suspend()
+            else:
+                self._claim.rollback()
+            if isinstance(error, OSError):
+                raise self._cannot_write(error) from error
+            raise
+        self._shards = ShardWriter(
+            self._claim.new_file,
+            int(shard_mb * MEGABYTE),
+            closed=recovered.closed,
+            first_numbers=first_numbers,
+            journal=self._journal,
+            summary=summary,
+        )
+
+    def __enter__(self) -> DatasetWriter:
+        """Return the writer."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the writer."""
+        self.close()
 
     def add(
         self, split: str, row: SampleRow, members: Mapping[str, Pieces], note: Any = None
     ) -> None:
-        """Append one sample to its split's open shard.
+        """Append one sample to the open shard of its split.
 
         Args:
-            split: Of the sample.
-            row: What the table keeps.
+            split: The sample's split.
+            row: Its row of the table.
             members: Content by member name.
             note: JSON that the journal keeps with the row.
 
@@ -171,18 +151,13 @@ class DatasetWriter:
             PackError: A member is too large, or the disk is full.
         """
         try:
-            shard = self._open.get(split) or self._start(split)
-            shard.add(row, members, note)
-            if shard.size_bytes >= self._shard_bytes:
-                self._close(split)
-            else:
-                self._flusher.part(shard.file, shard.size_bytes)
+            self._shards.add(split, row, members, note)
         except OSError as error:
             raise self._cannot_write(error) from error
 
-    def remember(self, record: Any, *, flush: bool = False) -> None:
-        """Keep JSON in the journal, for a run that goes on; it reaches the disk with a shard, or,
-        with ``flush``, at once.
+    def add_record(self, record: Any, *, flush: bool = False) -> None:
+        """Append JSON to the journal, for a run that resumes; it is on the disk with the next shard
+        or, with ``flush``, on return.
         """
         if self._journal is not None:
             try:
@@ -190,15 +165,12 @@ class DatasetWriter:
             except OSError as error:
                 raise self._cannot_write(error) from error
 
-    def unfinished_notes(self) -> Iterator[Any]:
-        """Yield the notes of all samples whose shard is not yet on the disk under its own name, and
-        in the journal.
-        """
-        for shard in list(self._unfinished.values()):
-            yield from shard.notes
+    def pending_notes(self) -> Iterator[Any]:
+        """Yield the notes of all samples whose shard is not yet on the disk and in the journal."""
+        return self._shards.pending_notes()
 
     def add_file(self, name: str, data: bytes) -> None:
-        """Write a file of its own beside the shards; a resumed run's is there already.
+        """Write another file of the data set, unless an earlier run has written it.
 
         Raises:
             PackError: The disk is full.
@@ -221,21 +193,18 @@ class DatasetWriter:
         provenance: Provenance,
         labels: LabelsEntry | None = None,
     ) -> IndexFile:
-        """Close the shards, write table and index, and return what the index says.
+        """Close the shards, write table and index, and return the content of the index.
 
         Raises:
             PackError: The disk is full.
         """
         try:
-            for split in list(self._open):
-                self._close(split)
-            self._flusher.wait()
-            shards = [shard for split in SPLITS for shard in self._closed[split]]
+            shards = self._shards.finish()
             columns = columns_of([(shard.entry.split, shard.rows) for shard in shards])
             entries = [shard.entry for shard in shards]
             if self.base is not None:
                 entries, columns = joined_columns(self.base, entries, columns)
-                self._claim.replaces(self.base.file.table.file)
+                self._claim.list_replaced(self.base.file.table.file)
             index = IndexFile(
                 __kind__="wids-shard-index-v1",
                 name="wdsbench traces",
@@ -249,45 +218,37 @@ class DatasetWriter:
             )
             with atomic_file(self.folder / INDEX_NAME) as file:
                 file.write(index.to_bytes())
-            self._let_go()
-            if self.base is not None:
-                self._claim.settle()
-            else:
-                if JOURNAL_NAME in self._claim.names:
-                    self._claim.remove(JOURNAL_NAME)
-                self._claim.release()
+            self._close_files()
+            self._claim.commit()
+            self._closed = True
             sync_folder(self.folder)
         except OSError as error:
             raise self._cannot_write(error) from error
         return index
 
     def abort(self) -> None:
-        """Remove everything this writer made; a data set that was there is left as it was."""
-        self._let_go()
-        if self.base is not None:
-            self._claim.settle()
-        else:
-            self._claim.withdraw()
+        """Close the writer and leave the folder as it was found."""
+        self.keep = False
+        self.close()
 
-    def suspend(self) -> None:
-        """Leave what is finished for a run that goes on."""
-        self._let_go()
-        self._claim.suspend()
+    def close(self) -> None:
+        """Close all files and end the claim; see `keep`."""
+        if not self._closed:
+            self._closed = True
+            self._close_files()
+            if self.keep:
+                self._claim.suspend()
+            else:
+                self._claim.rollback()
 
-    def _let_go(self) -> None:
-        """Close every file; wait for those that are being flushed."""
-        self._flusher.close()  # before the files: it may be at one of them
-        for shard in self._open.values():
-            shard.file.close()
-        self._open.clear()
-        self._unfinished.clear()
-        if self._journal is not None:
-            self._journal.close()
-            self._journal = None
+    def _close_files(self) -> None:
+        self._shards.close()
+        self._open_files.close()
+        self._journal = None
 
     def _cannot_write(self, error: OSError) -> PackError:
-        left = "what is finished stays for --resume" if self._resume else "nothing was kept"
-        return PackError(f"cannot write to {self.folder}: {error.strerror}; {left}")
+        kept = "finished shards are kept for --resume" if self.keep else "nothing was kept"
+        return PackError(f"cannot write to {self.folder}: {error.strerror}; {kept}")
 
     def _refuse_foreign_data(self) -> None:
         if (self.folder / INDEX_NAME).exists():
@@ -297,80 +258,36 @@ class DatasetWriter:
             )
         if {path.name for path in self.folder.glob("*.tar")} - set(self._claim.names):
             raise PackError(
-                f"{self.folder} holds tar files that are not a data set of ours; choose another"
-                " --out"
+                f"{self.folder} holds tar files that belong to no data set of wdsbench; choose"
+                " another --out"
             )
 
-    def _keep_journal(self, run: dict[str, Any]) -> None:
-        """Take over what a killed run finished, where there was one, and open the journal."""
-        records, end = read_journal(self.folder)
-        if JOURNAL_NAME not in self._claim.names:
-            records, end = [], 0
-        if not records:
-            self._check(self)
-            for name in self._claim.names:
-                self._claim.remove(name)
-            self._journal = JsonLinesWriter(self._claim.new_file(JOURNAL_NAME))
-            self._journal.append({"run": run})
-            return
-        before = records[0].get("run")
-        for key in run:
-            if not isinstance(before, dict) or before.get(key) != run[key]:
-                old = before.get(key) if isinstance(before, dict) else None
-                raise PackError(
-                    f"{self.folder} holds an unfinished run with {key} {_short(old)}, this one has"
-                    f" {_short(run[key])}; resume with what it was begun with, or pack without"
-                    " --resume to begin anew"
-                )
-        kept = {JOURNAL_NAME, *(record["file"] for record in records if "file" in record)}
-        self.records = [record["record"] for record in records if "record" in record]
-        kept |= self._take_over({r["shard"]["url"]: r for r in records if "shard" in r})
-        self._check(self)
+    def _open_journal(
+        self, run: dict[str, Any], check: Callable[[DatasetWriter], None]
+    ) -> Recovered:
+        """Open the journal and remove files of an earlier run that are not finished."""
+        found = recover(self.folder, self._claim.names, run)
+        self.finished, self.records = found.finished, found.records
+        check(self)
         for name in self._claim.names:
-            if name not in kept or not (self.folder / name).is_file():
+            if name not in found.files or not (self.folder / name).is_file():
                 self._claim.remove(name)
-        self._journal = JsonLinesWriter(self.folder / JOURNAL_NAME)
-        self._journal.truncate(end)
-
-    def _take_over(self, records: dict[str, dict[str, Any]]) -> set[str]:
-        """Take over each split's finished shards up to the first that is not whole; return their
-        names.
-        """
-        names = set()
-        for split in SPLITS:
-            while True:
-                name = shard_name(split, len(self._closed[split]))
-                if name not in records or not is_whole(self.folder / name, records[name]["shard"]):
-                    break
-                shard, finished = from_record(records[name])
-                self._closed[split].append(shard)
-                self.finished.append(finished)
-                names.add(name)
-        return names
-
-    def _start(self, split: str) -> OpenShard:
-        number = self._first[split] + len(self._closed[split])
-        path = self._claim.new_file(shard_name(split, number))
-        self._open[split] = self._unfinished[path.name] = OpenShard(path, split)
-        return self._open[split]
-
-    def _close(self, split: str) -> None:
-        shard = self._open[split]
-        closed = shard.close()
-        del self._open[split]
-        self._closed[split].append(closed)
-        record = None
-        if self._journal is not None:
-            record = shard.record(closed.entry, self._summary(split))
-
-        def note() -> None:
-            if record is not None and self._journal is not None:
-                self._journal.append(record)
-            del self._unfinished[shard.path.name]
-
-        self._flusher.whole(shard.file, shard.path, note)
+        path = self.folder / JOURNAL_NAME
+        if found.end_bytes is None:
+            self._claim.new_file(JOURNAL_NAME)
+        self._journal = self._open_files.enter_context(JsonLinesWriter(path))
+        if found.end_bytes is None:
+            self._journal.append({"run": run})
+        else:
+            self._journal.truncate(found.end_bytes)
+        return found
 
 
-def _short(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
+def _next_numbers(base: DatasetIndex) -> dict[str, int]:
+    """Return the number of each split's next shard."""
+    numbers = dict.fromkeys(SPLITS, 0)
+    for entry in base.file.shardlist:
+        number = Path(entry.url).stem.removeprefix(f"{entry.split}-")
+        if number.isdecimal():
+            numbers[entry.split] = max(numbers[entry.split], int(number) + 1)
+    return numbers

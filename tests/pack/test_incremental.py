@@ -9,7 +9,7 @@ import pytest
 from builders import make_raw, write_pickle
 
 from wdsbench.errors import PackError, ScoreError, TraceError
-from wdsbench.pack import Packing, PackOptions, PackReport, pack
+from wdsbench.pack import IncrementalPacker, PackOptions, PackReport, pack
 from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.shards.write.journal import JOURNAL_NAME
 
@@ -60,11 +60,11 @@ def scores_of(file: Path, *, scored: bool = True) -> Path | None:
 def test_the_bytes_of_pack(scored: bool, tmp_path: Path) -> None:
     files = make_files(tmp_path)
     whole = pack_at_once(tmp_path, files, scored=scored)
-    with Packing(tmp_path / "out", OPTIONS) as packing:
+    with IncrementalPacker(tmp_path / "out", OPTIONS) as packer:
         for file in files:
-            packing.add_file(file, scores_of(file, scored=scored))
-        report = packing.finish(tmp_path / "all.csv" if scored else None)
-        assert packing.spent_files() == files
+            packer.add_file(file, scores_of(file, scored=scored))
+        report = packer.finish(tmp_path / "all.csv" if scored else None)
+        assert packer.finished_files() == files
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
     assert report == whole
     assert whole.unlabelled == (FILES if scored else FILES * TRACES)
@@ -73,16 +73,16 @@ def test_the_bytes_of_pack(scored: bool, tmp_path: Path) -> None:
 def test_traces_without_a_number_are_numbered_as_by_pack(tmp_path: Path) -> None:
     files = make_files(tmp_path, numbered=False)
     pack_at_once(tmp_path, files, scored=False)
-    with Packing(tmp_path / "out", OPTIONS) as packing:
+    with IncrementalPacker(tmp_path / "out", OPTIONS) as packer:
         for file in files:
-            packing.add_file(file)
-        packing.finish()
+            packer.add_file(file)
+        packer.finish()
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
     with (
-        Packing(tmp_path / "scored", OPTIONS) as packing,
+        IncrementalPacker(tmp_path / "scored", OPTIONS) as packer,
         pytest.raises(ScoreError, match=r"b0\.pkl, trace 0, .*give the traces a trace_number, or"),
     ):
-        packing.add_file(files[0], scores_of(files[0]))
+        packer.add_file(files[0], scores_of(files[0]))
 
 
 def test_a_file_is_spent_when_finished_shards_hold_all_of_it(tmp_path: Path) -> None:
@@ -90,32 +90,32 @@ def test_a_file_is_spent_when_finished_shards_hold_all_of_it(tmp_path: Path) -> 
     files = make_files(tmp_path)
     pack_at_once(tmp_path, files, scored=True)
     out = tmp_path / "out"
-    with Packing(out, OPTIONS) as packing:
+    with IncrementalPacker(out, OPTIONS) as packer:
         for file in files[:4]:
-            packing.add_file(file, scores_of(file))
-        packing._run.writer._flusher.wait()
-        spent = packing.spent_files()
-        assert packing.spent_files() == []
+            packer.add_file(file, scores_of(file))
+        packer._writer._shards.wait()
+        spent = packer.finished_files()
+        assert packer.finished_files() == []
     assert 1 <= len(spent) < 4
     assert spent == files[: len(spent)]
     for file in spent:
         file.unlink()
-    with Packing(out, OPTIONS, resume=True) as packing:
+    with IncrementalPacker(out, OPTIONS, resume=True) as packer:
         for file in files:
-            packing.add_file(file, scores_of(file))
-        packing.finish(tmp_path / "all.csv")
-        assert packing.spent_files() == files[len(spent) :]
+            packer.add_file(file, scores_of(file))
+        packer.finish(tmp_path / "all.csv")
+        assert packer.finished_files() == files[len(spent) :]
     assert contents(out) == contents(tmp_path / "whole")
 
 
 def part_of_a_run(folder: Path) -> tuple[list[Path], list[Path]]:
     """Leave an unfinished data set in ``out`` and return all files, and those that are removed."""
     files = make_files(folder)
-    with Packing(folder / "out", OPTIONS) as packing:
+    with IncrementalPacker(folder / "out", OPTIONS) as packer:
         for file in files[:4]:
-            packing.add_file(file, scores_of(file))
-        packing._run.writer._flusher.wait()
-        spent = packing.spent_files()
+            packer.add_file(file, scores_of(file))
+        packer._writer._shards.wait()
+        spent = packer.finished_files()
     for file in spent:
         file.unlink()
     return files, spent
@@ -128,7 +128,7 @@ def test_the_only_copy_is_not_thrown_away(damage: str, tmp_path: Path) -> None:
     before = contents(out)
     for refused in (
         lambda: pack([str(files[-1])], out, options=PackOptions(missing_score="keep")),
-        lambda: Packing(out, OPTIONS),
+        lambda: IncrementalPacker(out, OPTIONS),
     ):
         with pytest.raises(PackError, match="holds an unfinished run"):
             refused()
@@ -137,14 +137,14 @@ def test_the_only_copy_is_not_thrown_away(damage: str, tmp_path: Path) -> None:
     shard.unlink()
     if damage == "cut":
         shard.write_bytes(data[:-512])
-    with pytest.raises(PackError, match=rf"damaged or gone, .*\({spent[0].name}; "):
-        Packing(out, OPTIONS, resume=True)
+    with pytest.raises(PackError, match=rf"damaged or missing, .*\({spent[0].name}; "):
+        IncrementalPacker(out, OPTIONS, resume=True)
     shard.write_bytes(data)
     assert contents(out) == before
-    with Packing(out, OPTIONS, resume=True) as packing:
+    with IncrementalPacker(out, OPTIONS, resume=True) as packer:
         for file in files:
-            packing.add_file(file, scores_of(file))
-        packing.finish(tmp_path / "all.csv")
+            packer.add_file(file, scores_of(file))
+        packer.finish(tmp_path / "all.csv")
     assert len(DatasetIndex.open(out)) == FILES * TRACES
 
 
@@ -164,69 +164,69 @@ def test_whatever_stops_a_run_that_resumes_nothing_is_lost(
         raise KeyboardInterrupt
 
     if how == "stopped":  # while finished shards are read again, which takes its time
-        monkeypatch.setattr("wdsbench.shards.write.writer.is_whole", stopped)
+        monkeypatch.setattr("wdsbench.shards.write.recovery.is_whole", stopped)
     with pytest.raises((PackError, KeyboardInterrupt)):
-        Packing(out, OPTIONS, resume=True)
+        IncrementalPacker(out, OPTIONS, resume=True)
     assert contents(out) == before
 
 
 def test_the_files_that_were_packed_must_come_again(tmp_path: Path) -> None:
     files, _ = part_of_a_run(tmp_path)
-    with Packing(tmp_path / "out", OPTIONS, resume=True) as packing:
-        packing.add_file(files[0], scores_of(files[0]))
+    with IncrementalPacker(tmp_path / "out", OPTIONS, resume=True) as packer:
+        packer.add_file(files[0], scores_of(files[0]))
         with pytest.raises(PackError, match=r"holds samples of \d files, 1 were added; add all"):
-            packing.finish(tmp_path / "all.csv")
+            packer.finish(tmp_path / "all.csv")
         for file in files[1:]:
-            packing.add_file(file, scores_of(file))
-        assert packing.finish(tmp_path / "all.csv").samples == FILES * TRACES
+            packer.add_file(file, scores_of(file))
+        assert packer.finish(tmp_path / "all.csv").samples == FILES * TRACES
 
 
 def test_other_files_and_other_settings_are_refused(tmp_path: Path) -> None:
     files, spent = part_of_a_run(tmp_path)
     out = tmp_path / "out"
-    with pytest.raises(PackError, match=r"with threshold 0\.5, this one has 0\.2"):
-        Packing(out, PackOptions(**{**vars(OPTIONS), "threshold": 0.2}), resume=True)
-    with pytest.raises(PackError, match=r"with source \{\}, this one has \{\"model\": 2\}"):
-        Packing(out, OPTIONS, source={"model": 2}, resume=True)
+    with pytest.raises(PackError, match=r"with threshold 0\.5, this run has 0\.2"):
+        IncrementalPacker(out, PackOptions(**{**vars(OPTIONS), "threshold": 0.2}), resume=True)
+    with pytest.raises(PackError, match=r"with source \{\}, this run has \{\"model\": 2\}"):
+        IncrementalPacker(out, OPTIONS, source={"model": 2}, resume=True)
     with (
-        Packing(out, OPTIONS, resume=True) as packing,
+        IncrementalPacker(out, OPTIONS, resume=True) as packer,
         pytest.raises(PackError, match=r"file 1 of the run .* was b0\.pkl, now it is .*b4\.pkl"),
     ):
-        packing.add_file(files[4], scores_of(files[4]))
-    with Packing(out, OPTIONS, overwrite=True) as packing:
-        with pytest.raises(PackError, match=rf"{spent[0].name} is gone, and .* put it back"):
-            packing.add_file(spent[0], scores_of(spent[0]))
-        packing.add_file(files[4], scores_of(files[4]))
+        packer.add_file(files[4], scores_of(files[4]))
+    with IncrementalPacker(out, OPTIONS, overwrite=True) as packer:
+        with pytest.raises(PackError, match=rf"{spent[0].name} does not exist, and .* restore it"):
+            packer.add_file(spent[0], scores_of(spent[0]))
+        packer.add_file(files[4], scores_of(files[4]))
         with pytest.raises(ValueError, match="not from both"):
-            packing.finish()
-        assert packing.finish(scores_of(files[4])).samples == TRACES
+            packer.finish()
+        assert packer.finish(scores_of(files[4])).samples == TRACES
 
 
 def test_where_nothing_is_finished_nothing_is_left(tmp_path: Path) -> None:
     files = make_files(tmp_path)
-    with Packing(tmp_path / "out", OPTIONS), pytest.raises(TraceError):
+    with IncrementalPacker(tmp_path / "out", OPTIONS), pytest.raises(TraceError):
         raise TraceError("nothing came")
     assert not (tmp_path / "out").exists()
     with (
-        Packing(tmp_path / "out", OPTIONS) as packing,
+        IncrementalPacker(tmp_path / "out", OPTIONS) as packer,
         pytest.raises(PackError, match="no trace to pack in 0 files"),
     ):
-        packing.finish()
+        packer.finish()
     assert not (tmp_path / "out").exists()
     bad = write_pickle(tmp_path / "bad.pkl", [make_raw("a", seed=1), {"question_id": "b"}])
-    with Packing(tmp_path / "out", OPTIONS) as packing:
-        packing.add_file(files[0])
+    with IncrementalPacker(tmp_path / "out", OPTIONS) as packer:
+        packer.add_file(files[0])
         with pytest.raises(TraceError, match=r"bad\.pkl"):
-            packing.add_file(bad)
-        for refused in (packing.finish, lambda: packing.add_file(files[1])):
+            packer.add_file(bad)
+        for refused in (packer.finish, lambda: packer.add_file(files[1])):
             with pytest.raises(PackError, match="packed in part"):
                 refused()
-    with pytest.raises(PackError, match="holds an unfinished run; go on with it with resume"):
-        Packing(tmp_path / "out", OPTIONS)
+    with pytest.raises(PackError, match="holds an unfinished run; continue it with resume"):
+        IncrementalPacker(tmp_path / "out", OPTIONS)
 
 
 @pytest.mark.parametrize("options", [{"reduce": "pca:2"}, {"split_by": "file"}])
 def test_what_must_know_all_files_is_refused(options: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="must know all files first"):
-        Packing(tmp_path / "out", PackOptions(**options))
+    with pytest.raises(ValueError, match="needs all files at once"):
+        IncrementalPacker(tmp_path / "out", PackOptions(**options))
     assert not (tmp_path / "out").exists()
