@@ -200,16 +200,19 @@ def test_one_class_in_validation_is_refused() -> None:
 
 
 def test_states_that_are_not_finite_are_refused() -> None:
-    samples = make_samples(60, signal=1.0, seed=7)
-    last = next(place for place, sample in enumerate(samples) if sample.split == "train")
-    samples[last].hidden[1, -1, 0] = math.nan
+    spec = detector_spec("lstm")
+    assert spec.build is not None
+    assert spec.inputs is not None
+    damaged, moments = [], RunningMoments()  # packing refuses NaN: damaged after reading
+    for batch in loader(make_samples(60, signal=1.0, seed=7), "lstm", "train"):
+        assert batch.hidden is not None
+        damaged.append(replace(batch, hidden=batch.hidden.clone()))
+        damaged[-1].hidden[0, 1, 0] = math.nan  # type: ignore[index]
+        moments.update(damaged[-1].hidden)  # type: ignore[arg-type]
     with pytest.raises(DetectorError, match=r"layers \[1\]"):
-        fit_once(samples, "lstm")
-    samples[last].hidden[1, -1, 0] = 0
-    first = next(place for place, sample in enumerate(samples) if sample.split == "val")
-    samples[first].hidden[1, -1, 0] = math.nan
+        moments.finish()
     with pytest.raises(DetectorError, match=r"has score nan.*pack again"):
-        fit_once(samples, "lstm")
+        score_batches(spec.build(DetectorShape(3, 8, hidden=4)), spec.inputs, damaged)
 
 
 def test_epochs_reach_the_loader_and_the_callback() -> None:
