@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import hashlib
 import itertools
 import math
 import pickle
+import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -215,7 +217,8 @@ class Stored:
         return TraceLoader(self.folder, split, **{"threads": 1, "shuffle": 0, **arguments})
 
 
-_FOLDERS = tempfile.TemporaryDirectory(prefix="planted-")
+_FOLDER = Path(tempfile.mkdtemp(prefix="planted-"))
+atexit.register(shutil.rmtree, _FOLDER, ignore_errors=True)
 _STORED: dict[tuple[bytes, PackOptions], Stored] = {}
 
 
@@ -227,7 +230,7 @@ def store(samples: Sequence[Sample], **options: Any) -> Stored:
     )
     key = hashlib.sha256(pickle.dumps(list(samples))).digest(), chosen
     if key not in _STORED:
-        folder = Path(_FOLDERS.name) / str(len(_STORED))
+        folder = _FOLDER / str(len(_STORED))
         scores = {s.question_id: 1 - s.label for s in samples if not math.isnan(s.label)}
         write_pickle(folder / "traces.pkl", [_raw(sample) for sample in samples])
         pack(
