@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -79,6 +80,29 @@ def test_arrows_point_down(room: str) -> None:
 def test_every_room_is_listed() -> None:
     rooms = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
     assert rooms == set(ALLOWED)
+
+
+#: C++ room -> rooms it may include.
+CPP_ALLOWED: dict[str, set[str]] = {
+    "bytes": set(),
+    "half": set(),
+    "npy": {"bytes"},
+    "tar": {"bytes"},
+    "files": {"bytes"},
+    "batch": {"files", "half", "npy", "tar", "bytes"},
+    # Edges are decoded like states: rules on npy headers and halves, bytes read from files.
+    "graph": {"batch", "files", "half", "npy", "tar", "bytes"},
+    "python": {"graph", "batch", "files", "half", "npy", "tar", "bytes"},
+}
+
+
+def test_cpp_includes_point_down() -> None:
+    rooms = {path.name for path in CSRC.iterdir() if path.is_dir()}
+    assert rooms == set(CPP_ALLOWED)
+    for path in sorted(CSRC.rglob("*.[ch]pp")):
+        included = re.findall(r'^#include "(\w+)/', path.read_text(encoding="utf-8"), re.M)
+        extra = set(included) - CPP_ALLOWED[path.parent.name] - {path.parent.name}
+        assert not extra, f"{path.relative_to(CSRC)} includes {sorted(extra)}"
 
 
 def test_python_headers_stay_in_their_room() -> None:

@@ -20,10 +20,9 @@ from wdsbench.traces.attention import AttentionRules, reduce_maps
 from wdsbench.traces.reduced import reduced_to_raw
 from wdsbench.view.inspect import (
     inspect_dataset,
-    inspect_raw,
-    inspect_raw_sample,
     inspect_sample,
 )
+from wdsbench.view.inspect_raw import inspect_raw, inspect_raw_sample
 
 
 @pytest.fixture(scope="module")

@@ -38,12 +38,13 @@ def inspect(job: InspectJob, *, progress: Progress = no_progress) -> dict[str, A
         ValueError: There is no such sample.
     """
     from wdsbench.view import inspect as view
+    from wdsbench.view import inspect_raw as raw_view
 
     sources = list(job.sources)
     if not names_shards(sources):
         if job.sample is not None:
-            return view.inspect_raw_sample(sources, job.sample)
-        return view.inspect_raw(sources, progress=progress)
+            return raw_view.inspect_raw_sample(sources, job.sample)
+        return raw_view.inspect_raw(sources, progress=progress)
     index = open_sources(sources)
     if job.sample is not None:
         return view.inspect_sample(index, job.sample)

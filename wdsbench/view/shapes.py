@@ -1,4 +1,4 @@
-"""Shapes and ranges of many values, summed up: what module ``inspect`` tells."""
+"""Summaries that inspecting data sets and raw files share: shapes, ranges, layers, tokens."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Ranges:
     infinite: list[int] = field(default_factory=list)
 
     def add(self, layers: Iterable[NDArray[Any]]) -> None:
-        """Take in the states of one trace."""
+        """Add the states of one trace."""
         for number, values in enumerate(layers):
             if number == len(self.low):
                 self.low.append(math.inf)
@@ -153,3 +153,39 @@ def spread(values: Any) -> dict[str, float] | None:
         "max": int(array.max()),
         "total": int(array.sum()),
     }
+
+
+def numbered_layers(
+    rows: list[dict[str, Any]], model_layers: tuple[int, ...] | None
+) -> list[dict[str, Any]]:
+    """Return rows of layers with their numbers in the model, if only some layers are stored."""
+    if model_layers is None:
+        return rows
+    return [
+        {"layer": row["layer"], "model_layer": number, **row}
+        for row, number in zip(rows, model_layers, strict=True)
+    ]
+
+
+def token_rows(
+    tokens: Sequence[int],
+    texts: Sequence[str],
+    prompt_length: int | None,
+    logprobs: Sequence[float | None] | None,
+) -> list[dict[str, Any]]:
+    """Return one row per token: place, id, text, part (prompt or answer), log-probability."""
+    rows = []
+    for place, token in enumerate(tokens):
+        answer = None if prompt_length is None else place - prompt_length
+        known = logprobs is not None and answer is not None and 0 <= answer < len(logprobs)
+        logprob = logprobs[answer] if known and logprobs and answer is not None else None
+        rows.append(
+            {
+                "place": place,
+                "id": int(token),
+                "text": texts[place] if place < len(texts) else None,
+                "part": None if answer is None else ("prompt" if answer < 0 else "answer"),
+                "logprob": None if logprob is None or math.isinf(logprob) else logprob,
+            }
+        )
+    return rows
