@@ -48,7 +48,7 @@ def draw_trace(
 
     Args:
         path: Of the PNG.
-        trace: What to draw.
+        trace: The trace.
         panels: Of `PANELS`, at least one that the trace has data for.
         layers: Side by side, at most `MOST_LAYERS`.
         head: Whose attention; None: the mean over heads.

@@ -1,7 +1,7 @@
 """The attention graph of one layer as a drawing: the prompt's tokens in a column on the left, the
 answer's in one on the right, an edge's width and colour its weight.
 
-A prompt of unknown length cannot be told apart: then all tokens stand in the left column. Edges
+If the prompt's length is unknown, all tokens are in the left column. Edges
 within a column are arcs that open towards the middle, the further apart the wider; edges from
 prompt to answer run from column to column. The strongest are drawn last, on top.
 """
@@ -29,7 +29,7 @@ _CHARACTERS = 16
 
 @dataclass(frozen=True)
 class Places:
-    """Where nodes stand: ``x`` 0 (left) or 1, ``y`` from 0 (top) downwards, one step a token."""
+    """Positions of nodes: ``x`` 0 (left) or 1, ``y`` from 0 (top) downwards, one step per token."""
 
     x: NDArray[np.float64]
     y: NDArray[np.float64]

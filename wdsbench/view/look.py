@@ -1,4 +1,4 @@
-"""What pictures of a trace share: colours, scales, fonts, labels of tokens.
+"""Shared by all pictures of a trace: colours, scales, fonts, labels of tokens.
 
 All attention has one scale, 0 to 1, whose colours and widths follow the square root of the weight:
 most weights are small. Pale is little, dark is much, in colours (YlGnBu, cividis; PuOr for
@@ -26,7 +26,7 @@ QUANTITIES = matplotlib.colormaps["cividis"]
 SIGNED = matplotlib.colormaps["PuOr_r"]
 SCALE = PowerNorm(0.5, 0, 1)
 PROMPT_COLOUR, ANSWER_COLOUR, BLANK = "#3d5a80", "#b34700", "#f4f4f2"
-#: Norms this far apart are told apart on a logarithmic scale only.
+#: Largest ratio of norms that a linear scale can show.
 WIDE_RATIO = 8.0
 SKETCH_TITLES = {
     "self_attention": "self-attention",
@@ -46,7 +46,7 @@ def token_fonts() -> list[str]:
 
 
 def label_step(count: int, inches: float, size: float) -> int:
-    """Return n: every n-th of ``count`` labels of ``size`` points fits beside each other."""
+    """Return n: every n-th of ``count`` labels of ``size`` points fits without overlap."""
     return max(1, math.ceil(count * size * 1.15 / (inches * _POINTS)))
 
 

@@ -1,4 +1,4 @@
-// Draws the page from the data that stands in it. Three sliders hold the whole state; every draw is
+// Draws the page from the data in it. Three sliders hold the whole state; every draw is
 // a Plotly.react of the panels. Nothing is fetched: the page's policy forbids it.
 "use strict";
 (() => {

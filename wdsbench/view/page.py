@@ -1,9 +1,9 @@
-"""A trace as one HTML file that needs nothing else: sliders for layer, head and threshold.
+"""A trace as one self-contained HTML file with sliders for layer, head and threshold.
 
-Plotly's library stands in the file (4.8 MB), so it opens without a network, and the page's own
-policy forbids it to fetch anything. Beside it stand the arrays (payload.py). Tokens are anybody's
-text: they reach the page as JSON without ``<``, its document as text nodes, and Plotly, which reads
-a little HTML, with ``<``, ``>`` and ``&`` as entities.
+The file contains Plotly's library (4.8 MB) and the arrays (payload.py), so it opens without a
+network; its content security policy forbids requests. Tokens are untrusted text: they are JSON
+without ``<`` in the page, text nodes in its document, and have ``<``, ``>``, ``&`` as entities in
+Plotly, which parses some HTML.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def write_page(
 
     Args:
         path: Of the HTML file.
-        trace: What to show.
-        panels: Of `wdsbench.view.figure.PANELS`; graph and heatmap come together.
-        layers: Side by side; single heads of these stay longest where there is not room for all.
-        head: Where the slider begins; None: at the mean over heads.
+        trace: The trace.
+        panels: A subset of `wdsbench.view.figure.PANELS`; graph and heatmap are shown together.
+        layers: Shown side by side; their single heads are dropped last if space is short.
+        head: Initial head of the slider; None: the mean over heads.
         scores: Of a detector.
 
     Raises:

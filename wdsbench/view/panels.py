@@ -165,7 +165,7 @@ def draw_norms(part: SubFigure, trace: ViewedTrace) -> None:
 
 
 def draw_scores(part: SubFigure, trace: ViewedTrace, scores: Scores) -> None:
-    """Draw a detector's score along the tokens and, where it has them, by layer."""
+    """Draw a detector's score along the tokens and, if it has them, by layer."""
     columns = 1 if scores.by_layer is None else 2
     title = f"Score of {scores.detector} at each token ({scores.remark})"
     panels = row(part, columns, "\n".join(textwrap.wrap(title, 120)))

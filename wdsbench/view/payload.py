@@ -1,4 +1,4 @@
-"""What a page draws, as JSON values; arrays as base64 of little-endian bytes.
+"""The contents of a page as JSON values; arrays as base64 of little-endian bytes.
 
     weights  uint8, causal halves: round(254 sqrt(w)), 255 where nothing is kept
     sketch   uint8 [L, H, T, 4]: 254 equal steps from the smallest to the largest of each value,
@@ -43,7 +43,7 @@ def page_data(
     head: int | None = None,
     scores: Scores | None = None,
 ) -> dict[str, Any]:
-    """Return what the page's script draws, as JSON values; see :func:`write_page`."""
+    """Return the input of the page's script as JSON values; see :func:`write_page`."""
     attention = bool({"graph", "heatmap"} & set(panels))
     maps, notes = (None, [])
     if attention:
@@ -88,7 +88,7 @@ def quantised(half: NDArray[np.float32]) -> NDArray[np.uint8]:
 
 
 def _maps(trace: ViewedTrace, layers: Sequence[int]) -> tuple[dict[str, Any], list[str]]:
-    """Return the weights that a page holds, and what is to be said of them."""
+    """Return the weights in a page, and notes about them."""
     every = list(range(trace.num_layers))
     mean_layers, head_layers, note = _fitting(trace, every, sorted(layers))
     heads = trace.num_heads if head_layers else 0
@@ -115,7 +115,7 @@ def _maps(trace: ViewedTrace, layers: Sequence[int]) -> tuple[dict[str, Any], li
 def _fitting(
     trace: ViewedTrace, every: list[int], chosen: list[int]
 ) -> tuple[list[int], list[int], list[str]]:
-    """Return the layers of the mean, those of single heads, and what was left out."""
+    """Return the layers of the mean, those of single heads, and those left out."""
     size = trace.num_tokens * (trace.num_tokens + 1) // 2
     heads = trace.num_heads
     limit = f"to keep the page's weights within {MAP_BYTES / 1e6:g} MB"

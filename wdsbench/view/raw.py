@@ -48,7 +48,7 @@ def read_raw(path: Path, place: int | None = None, question: str | None = None) 
 
 
 def _raws(path: Path) -> Iterator[Any]:
-    """Yield each trace of a file, unchecked; of a preprocessed one, checked or what is wrong."""
+    """Yield each trace of a file unchecked; of a preprocessed one, checked traces or errors."""
     for content in raw_objects(path):
         if isinstance(content, Mapping):
             yield from checked_sequences(content, str(path))

@@ -67,7 +67,7 @@ class Ranges:
 
 @dataclass
 class KeyShape:
-    """What stands under one key, over all traces."""
+    """The values of one key, over all traces."""
 
     traces: int = 0
     kinds: dict[str, None] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class KeyShape:
     ragged: bool = False
 
     def add(self, kind: str, shape: tuple[int, ...] | None, dtype: str | None) -> None:
-        """Take in one value."""
+        """Add one value."""
         self.traces += 1
         self.kinds[kind] = None
         if dtype is not None:
@@ -137,7 +137,7 @@ def _described_list(values: Sequence[Any]) -> tuple[str, tuple[int, ...] | None,
 
 
 def _all_scalars(values: Sequence[Any]) -> bool:
-    """Return whether a list may be told by its first entry: token ids, texts."""
+    """Return whether the first entry describes a list: token ids, texts."""
     return bool(values) and isinstance(values[0], int | float | str)
 
 

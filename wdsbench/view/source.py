@@ -70,7 +70,7 @@ def open_trace(path: str | Path, wanted: Wanted) -> tuple[ViewedTrace, DatasetIn
 
 
 def with_edges(trace: ViewedTrace) -> ViewedTrace:
-    """Return the trace with edges and sketch made of its maps, where it has maps and lacks them."""
+    """Return the trace with edges and sketch of its maps, if it has only maps."""
     kept, full = trace.kept, trace.full
     missing = [
         kind

@@ -1,4 +1,4 @@
-"""One trace as pictures need it, whatever it was read from.
+"""One trace in the form that pictures use, from any source.
 
 Attention of a layer is given as the causal half of a map: float32 ``[T (T + 1) / 2]``, row after
 row the weights of token i on tokens j <= i, NaN where nothing is kept. What whole maps hold is
@@ -28,18 +28,18 @@ _SELF_ATTENTION = SKETCH_VALUES.index("self_attention")
 
 @dataclass(frozen=True)
 class ViewedTrace:
-    """A trace with what is known of its attention.
+    """A trace with the stored parts of its attention.
 
     Attributes:
         name: The question and trace, for people.
-        source: What it was read from, for people.
+        source: File or data set, for display.
         slug: Name for files made of it.
         error: Makes an error that names file or shard and the trace.
-        stored: Whether it comes from a packed data set.
-        texts: T token texts; ``#id`` or ``token i`` where the source has none.
+        stored: True if it comes from a packed data set.
+        texts: T token texts; ``#id`` or ``token i`` if the source has none.
         prompt_length: Tokens of the prompt; None: unknown.
         answer: As text.
-        hidden: float32 ``[L, t, D]``: states of the last t tokens; t is T, or fewer where only the
+        hidden: float32 ``[L, t, D]``: states of the last t tokens; t is T, or fewer if only the
             answer's or the last token's were saved.
         label: 1 hallucinated, 0 right, None unknown.
         score: That the label was made from; None unknown.
@@ -75,7 +75,7 @@ class ViewedTrace:
 
     @property
     def layer_names(self) -> tuple[int, ...]:
-        """L numbers: what each layer is called, its number in the model."""
+        """The number in the model of each of L layers."""
         return tuple(range(self.num_layers)) if self.model_layers is None else self.model_layers
 
     @property
@@ -85,7 +85,7 @@ class ViewedTrace:
 
     @property
     def num_heads(self) -> int:
-        """H of which single heads can be drawn; 0 where none can."""
+        """H if single heads can be drawn, else 0."""
         if self.full is not None:
             return int(self.full.shape[1])
         return 0 if self.kept is None or self.kept.heads is None else self.kept.num_heads
@@ -97,14 +97,14 @@ class ViewedTrace:
 
     @property
     def has_attention(self) -> bool:
-        """Whether any weight between two tokens is kept."""
+        """True if any weight between two tokens is kept."""
         kept = self.kept
         some = kept is not None and (kept.edges is not None or kept.heads is not None)
         return self.full is not None or some
 
     @property
     def described(self) -> str:
-        """What is known of the trace, on a line."""
+        """One line that describes the trace."""
         if self.prompt_length is None:
             plural = "s" * (self.num_tokens != 1)
             tokens = f"{self.num_tokens} token{plural}, length of the prompt unknown"
@@ -190,11 +190,11 @@ class ViewedTrace:
         return f"weights from {least:g}" if least is not None else "stored edges"
 
     def remedy(self, kind: str) -> str:
-        """Return what to do to have a kind of attention: ``full``, ``edges``, ``heads``, ..."""
+        """Return the remedy for a missing kind of attention: ``full``, ``edges``, ``heads``, ..."""
         return f"{'repack' if self.stored else 'extract again'} with --attention {kind}"
 
     def remarks(self, head: int | None = None) -> list[str]:
-        """Return what pictures of the attention do not show, with the remedy."""
+        """Return the parts of the attention that pictures do not show, with the remedy."""
         if not self.has_attention:
             return [f"no attention between tokens is kept: {self.remedy('full')}"]
         if self.full is None:
@@ -207,7 +207,7 @@ class ViewedTrace:
     def _filled(
         self, lists: EdgeLists, number: int, layer: int, head: int | None
     ) -> NDArray[np.float32]:
-        """Return one list as a causal half, the diagonal from the sketch where there is one."""
+        """Return one list as a causal half, with the diagonal from the sketch if there is one."""
         half = np.full(self.num_tokens * (self.num_tokens + 1) // 2, np.nan, np.float32)
         first, last = lists.pointer[number : number + 2].tolist()
         source, target = lists.index[:, first:last].astype(np.int64)
@@ -243,12 +243,12 @@ class Scores(Protocol):
 
 
 def shown_name(question_id: str, trace: int | None) -> str:
-    """Return what a trace is called: its question, and its number where it is not the first."""
+    """Return the name of a trace: its question, and its number if it is not the first."""
     return f"question {question_id}" + (f", trace {trace}" if trace else "")
 
 
 def visible(text: str, *, most: int | None = None) -> str:
-    """Return a token's text with what nobody sees made visible, cut to ``most`` characters.
+    """Return a token's text with invisible characters shown, cut to ``most`` characters.
 
     Spaces stay inside and become ``␣`` where the text begins or ends with one, or is blank.
     """
