@@ -11,7 +11,8 @@ namespace wdsbench::batch {
 
 namespace {
 
-/// Units of work for each thread, so that a large sample at the end does not leave the others idle.
+/// Units of work for each thread, so that a large sample at the end does not leave other threads
+/// idle.
 constexpr std::size_t UNITS_PER_THREAD = 4;
 
 void check_layers(const RowsPlan &plan) {
@@ -97,8 +98,7 @@ public:
 
   void decode(std::size_t first, std::size_t last, const std::vector<float> &scale) {
     const std::uint64_t row_elements = sample_.token_count * plan_.features;
-    // Where whole layers are wanted and lie beside each other on both sides, they are one run of
-    // bytes.
+    // Whole layers that are adjacent in both the member and the batch are one run of bytes.
     const bool whole =
         sample_.token_count == sample_.tokens_stored && sample_.layer_stride == row_elements;
     for (std::size_t i = first; i < last;) {
@@ -191,7 +191,7 @@ void RowsDecode::decode(std::size_t unit) const {
   files::arm_bus_guard();
   try {
     const bool scaled = sample.scale.size_bytes != 0 && target_.floats != nullptr;
-    // What is multiplied afterwards had better stay in the cache until then.
+    // Values that are multiplied afterwards should stay in the cache until then.
     LayerRange range(sample, plan_, target_, scaled ? Stores::cached : stores_);
     std::vector<float> scale;
     if (scaled) {

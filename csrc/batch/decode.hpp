@@ -7,23 +7,23 @@
 #include <memory>
 #include <vector>
 
-/// Members of B samples into one batch buffer: every layout is a set of rows with a place each.
+/// Decodes members of B samples into one batch buffer: every layout is a set of placed rows.
 namespace wdsbench::batch {
 
-/// One sample: a member `[L, T, D]`, which of its tokens are wanted, and where they go.
+/// One sample: a member `[L, T, D]`, the requested tokens, and their place in the buffer.
 struct SampleRows {
   MemberRef member;
-  MemberRef scale;                 ///< float32 `[L]` factors; size 0 where every factor is 1.
-  std::uint64_t tokens_stored = 0; ///< T that the index announces.
+  MemberRef scale;                 ///< float32 `[L]` factors; size 0 if every factor is 1.
+  std::uint64_t tokens_stored = 0; ///< T according to the index.
   std::uint64_t token_first = 0;
   std::uint64_t token_count = 0;
-  std::uint64_t target = 0;       ///< Element of the buffer where the first wanted layer starts.
+  std::uint64_t target = 0;       ///< Element of the buffer where the first requested layer starts.
   std::uint64_t layer_stride = 0; ///< Elements of the buffer from one layer to the next.
 };
 
-/// What all samples of a batch share. Element (layer i of `layers`, token t, feature d) of a sample
-/// goes to `target + i * layer_stride + t * features + d`; tokens [token_count, token_padded) of
-/// each layer are set to zero.
+/// Values that all samples of a batch share. Element (layer i of `layers`, token t, feature d) of a
+/// sample goes to `target + i * layer_stride + t * features + d`; tokens [token_count,
+/// token_padded) of each layer are set to zero.
 struct RowsPlan {
   std::uint64_t layers_stored = 0; ///< L of every member.
   std::uint64_t features = 0;      ///< D of every member.
@@ -31,22 +31,21 @@ struct RowsPlan {
   std::uint64_t token_padded = 0; ///< 0: no padding.
 };
 
-/// Where decoded elements go: float32, or the bits of float16 as they are stored (for a GPU that
-/// widens them itself; scales are then not applied).
+/// Output of a decode: float32, or the bits of float16 as stored (for a GPU that widens them
+/// itself; scales are then not applied).
 struct RowsTarget {
   float *floats = nullptr;
-  std::uint16_t *halves = nullptr; ///< Used where `floats` is null.
+  std::uint16_t *halves = nullptr; ///< Used if `floats` is null.
   std::uint64_t count = 0;         ///< Elements.
 };
 
 using OpenFiles = std::vector<std::shared_ptr<const files::ShardFile>>;
 
-/// The decode of one batch, in units that threads take. Of layers and tokens not wanted not even
-/// the bytes are read.
+/// The decode of one batch, in units for threads. Only the requested layers and tokens are read.
 class RowsDecode {
 public:
-  /// Holds `files`, the distinct ones of `samples`, open. Throws std::invalid_argument where plan
-  /// and samples would write outside `target` or read outside their members.
+  /// Keeps `files`, the distinct ones of `samples`, open. Throws std::invalid_argument if plan and
+  /// samples would write outside `target` or read outside their members.
   RowsDecode(std::vector<SampleRows> samples, OpenFiles files, RowsPlan plan, RowsTarget target,
              std::size_t threads);
 
@@ -55,7 +54,7 @@ public:
   /// Decodes one unit. Throws FormatError with `sample` and `member` set.
   void decode(std::size_t unit) const;
 
-  /// After the last unit: throws FormatError (with `sample`) where a file changed meanwhile.
+  /// Call after the last unit. Throws FormatError (with `sample`) if a file changed meanwhile.
   void check_files() const;
 
 private:
@@ -67,12 +66,12 @@ private:
   std::size_t parts_ = 0; ///< Units of each sample.
 };
 
-/// Reads the factors of the wanted layers of every sample into `out`, float32 `[B, layers]`; 1
-/// where a sample has none.
+/// Reads the factors of the requested layers of every sample into `out`, float32 `[B, layers]`; 1
+/// for a sample without factors.
 void read_scales(const std::vector<SampleRows> &samples, const RowsPlan &plan, float *out);
 
-/// Throws `error` with sample and member set; where `file` is not as it was when it was opened,
-/// that instead, since zeros and other people's bytes look like any damage.
+/// Throws `error` with sample and member set, or the error of a `file` that changed since it was
+/// opened, since zeros and foreign bytes look like any other damage.
 [[noreturn]] inline void throw_located(FormatError &error, const files::ShardFile &file,
                                        std::size_t sample, const char *member) {
   const auto locate = [sample, member](FormatError &found) {
@@ -91,8 +90,8 @@ void read_scales(const std::vector<SampleRows> &samples, const RowsPlan &plan, f
   throw FormatError(error);
 }
 
-/// Throws FormatError with the first sample of the first of `files` that is not as it was when it
-/// was opened. `file_of(i)` is the file of sample i of `count`.
+/// Throws FormatError with the first sample of the first of `files` that changed since it was
+/// opened. `file_of(i)` is the file of sample i of `count`.
 template <typename FileOf>
 void check_unchanged(const OpenFiles &files, std::size_t count, const FileOf &file_of) {
   for (const auto &file : files) {

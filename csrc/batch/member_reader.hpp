@@ -5,15 +5,15 @@
 
 namespace wdsbench::batch {
 
-/// Where a member's bytes lie in an open file. The caller keeps the file open.
+/// The place of a member's bytes in an open file. The caller keeps the file open.
 struct MemberRef {
   const files::ShardFile *file = nullptr;
   std::uint64_t offset_bytes = 0; ///< Of the member's data in the file.
   std::uint64_t size_bytes = 0;   ///< 0: the sample has no such member.
 };
 
-/// Reads one npy member in pieces. A file that shrinks under the reader is an error with its
-/// offset, never a crash.
+/// Reads one npy member in pieces. A file that shrinks meanwhile is an error with its offset, never
+/// a crash.
 class MemberReader {
 public:
   /// Reads and checks the header. Throws FormatError with file offsets.
@@ -31,7 +31,7 @@ public:
     ref_.file->read(payload_offset(at), count, out);
   }
 
-  /// Shows payload bytes [at, at + count) to `work(bytes, at, size)`; see ShardFile::visit.
+  /// Passes payload bytes [at, at + count) to `work(bytes, at, size)`; see ShardFile::visit.
   template <typename Work> void visit(std::uint64_t at, std::size_t count, const Work &work) const {
     ref_.file->visit(payload_offset(at), count, work);
   }

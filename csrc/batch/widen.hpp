@@ -4,7 +4,7 @@
 
 namespace wdsbench::batch {
 
-/// Which way results go to memory: through the cache, or past it. The latter pays where a batch is
+/// How results are stored: through the cache, or bypassing it. The latter is faster for a batch
 /// larger than the caches, since no line is fetched only to be overwritten.
 enum class Stores : std::uint8_t { cached, streaming };
 

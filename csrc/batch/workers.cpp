@@ -27,7 +27,7 @@ double to_seconds(std::int64_t nanoseconds) { return static_cast<double>(nanosec
 
 } // namespace
 
-/// A counter that hands out units, who works on them, and the error of the lowest failed one.
+/// The next unit, the threads that work on the run, and the error of the lowest failed unit.
 struct Run::State {
   State(std::size_t unit_count, std::size_t thread_count, std::function<void(std::size_t)> do_work)
       : count(unit_count), seats(std::min(thread_count, unit_count)), work(std::move(do_work)) {}
@@ -144,7 +144,7 @@ private:
     }
   }
 
-  /// Returns the first run with a unit and a seat left, the seat taken; null where there is none.
+  /// Takes a seat of the first run with a unit and a seat left and returns the run; null if none.
   Handle take() {
     while (!queue_.empty() && queue_.front()->exhausted()) {
       queue_.pop_front();

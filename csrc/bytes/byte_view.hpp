@@ -7,10 +7,10 @@
 
 namespace wdsbench {
 
-/// Bytes of a file with bounds: every read is checked and little-endian.
+/// Bytes of a file. Every read is checked against the bounds; numbers are little-endian.
 ///
-/// Does not own the memory. `base_offset` is where the view starts in its file, so that errors name
-/// file offsets.
+/// Does not own the memory. `base_offset` is the start of the view in its file; errors name file
+/// offsets.
 class ByteView {
 public:
   ByteView(const std::uint8_t *data, std::size_t size, std::uint64_t base_offset = 0)
@@ -38,7 +38,7 @@ public:
            (static_cast<std::uint32_t>(data_[at + 3]) << 24);
   }
 
-  /// Returns whether the bytes at `at` start with `text`; false where the view ends before.
+  /// Returns whether the bytes at `at` start with `text`; false if the view ends before.
   [[nodiscard]] bool starts_with(std::size_t at, const char *text, std::size_t length) const {
     return at <= size_ && length <= size_ - at && std::memcmp(data_ + at, text, length) == 0;
   }
@@ -58,7 +58,7 @@ private:
   std::uint64_t base_offset_;
 };
 
-/// Returns a * b. Throws FormatError(size) where the product does not fit.
+/// Returns a * b. Throws FormatError(size) if the product does not fit.
 inline std::uint64_t checked_product(std::uint64_t a, std::uint64_t b, std::uint64_t offset_bytes) {
   if (b != 0 && a > UINT64_MAX / b) {
     throw FormatError(FormatKind::size, offset_bytes,

@@ -8,13 +8,13 @@
 
 namespace wdsbench {
 
-/// What is wrong with bytes from a file. The names are part of the Python interface (`error.kind`).
+/// The fault in bytes from a file. The names are part of the Python interface (`error.kind`).
 enum class FormatKind : std::uint8_t {
-  truncated, ///< The file ends before the bytes that were announced.
-  magic,     ///< The bytes are not of the format they should be.
+  truncated, ///< The file ends before the announced bytes.
+  magic,     ///< The bytes are of another format.
   header,    ///< A header breaks its grammar.
   dtype,     ///< An element type that cannot be decoded here.
-  shape,     ///< Axes that are not those the batch needs.
+  shape,     ///< Axes that do not fit the batch.
   size,      ///< Announced and actual sizes disagree.
   value,     ///< An element outside its legal range (index, pointer, non-finite weight).
   io,        ///< The operating system refused to read.
@@ -43,7 +43,7 @@ constexpr const char *kind_name(FormatKind kind) {
   return "unknown";
 }
 
-/// Bytes that break their format: what, where, and in which sample of a batch.
+/// Bytes that break their format: the fault, its place, and the sample of the batch.
 class FormatError : public std::runtime_error {
 public:
   /// `sample` of an error that was not found while decoding a batch.
@@ -55,7 +55,7 @@ public:
   FormatKind kind;
   std::uint64_t offset_bytes;     ///< From the start of the file or buffer that was read.
   std::size_t sample = NO_SAMPLE; ///< Place in the batch; set by the batch decoders.
-  const char *member = "";        ///< Which member of the sample ("hidden", "edges_ptr", ...).
+  const char *member = "";        ///< Member of the sample ("hidden", "edges_ptr", ...).
 };
 
 } // namespace wdsbench

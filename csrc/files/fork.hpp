@@ -7,11 +7,11 @@
 
 namespace wdsbench::files {
 
-/// Returns how many forks lie between the process that loaded this code and this one.
+/// Returns the number of forks between the process that loaded this code and this one.
 std::uint64_t fork_generation();
 
 /// A `T` for each process: a forked child makes its own. Its copy of the parent's may hold locks
-/// that nobody will open, threads that do not exist, and half of a change; it is left alone, never
+/// that are never released, threads that do not exist, and partial changes; it is neither used nor
 /// destroyed.
 template <typename T> class PerProcess {
 public:
@@ -26,7 +26,7 @@ public:
     }
   }
 
-  /// Returns this process's, made of `arguments` where there is none yet.
+  /// Returns this process's `T`, constructed from `arguments` at the first call.
   template <typename... Arguments> T &get(const Arguments &...arguments) {
     Seat *seat = seat_.load();
     while (seat == nullptr || seat->generation != fork_generation()) {

@@ -104,7 +104,7 @@ void ReadAhead::Server::serve() {
                    std::min(chunk.size, file->size() - chunk.offset));
       }
     } catch (const std::exception &) {
-      // The reader that needs these bytes will meet the same and say so.
+      // The reader of these bytes meets the same error and reports it.
     }
     lock.lock();
   }

@@ -8,9 +8,9 @@
 
 namespace wdsbench::files {
 
-/// Asks the system for bytes that will be wanted soon, on a thread of its own, in the order of the
-/// requests. What lies in the page cache already costs a probe or two. A hint and nothing more: a
-/// shard that cannot be opened is left to whoever reads it.
+/// Asks the system for bytes that will be read soon, on its own thread, in the order of the
+/// requests. Bytes in the page cache cost a probe or two. Only a hint: a shard that cannot be
+/// opened is reported by its reader.
 class ReadAhead {
 public:
   explicit ReadAhead(std::shared_ptr<ShardFiles> files) : files_(std::move(files)) {}
@@ -18,7 +18,7 @@ public:
   /// Queues bytes [offset, offset + size) of a shard. The thread starts with the first request.
   void request(std::size_t shard, std::uint64_t offset, std::uint64_t size);
 
-  /// Forgets what has not been asked for yet.
+  /// Drops the queued requests.
   void clear();
 
 private:

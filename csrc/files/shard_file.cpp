@@ -16,7 +16,7 @@ namespace wdsbench::files {
 
 namespace {
 
-/// Bytes that pread fetches at a time: what is read stays in the second-level cache until it is
+/// Bytes that pread fetches at a time: they stay in the second-level cache until they are
 /// used. 64 to 512 KiB measured the same.
 constexpr std::size_t SCRATCH_BYTES = std::size_t{256} * 1024;
 
@@ -90,8 +90,8 @@ void ShardFile::throw_fault(std::uint64_t offset, std::size_t count) const {
     throw FormatError(FormatKind::truncated, end, bytes_missing(offset + count - end));
   }
   throw FormatError(FormatKind::io, offset,
-                    "the pages could not be read: the disk fails, or the file was cut and written "
-                    "anew meanwhile");
+                    "the pages could not be read: the disk fails, or the file was truncated and "
+                    "rewritten meanwhile");
 }
 
 void ShardFile::read(std::uint64_t offset, std::size_t count, void *out) const {
@@ -150,8 +150,8 @@ void ShardFile::check_unchanged() const {
   if (modified.tv_sec != modified_.tv_sec || modified.tv_nsec != modified_.tv_nsec) {
     throw FormatError(
         FormatKind::io, 0,
-        "was written to since it was opened (its modification time has moved); open the "
-        "data set anew");
+        "was written to since it was opened (its modification time has changed); open the "
+        "data set again");
   }
 }
 

@@ -11,13 +11,13 @@
 /// Files of members, opened once and read at any place by any thread.
 namespace wdsbench::files {
 
-/// How bytes are fetched. `map` copies nothing; `sparse` is a map where the system reads no more
-/// than is touched, for readers that want little of every member; `pread` copies through a scratch
+/// How bytes are fetched. `map` copies nothing; `sparse` is a map for which the system reads only
+/// the touched pages, for readers that need little of every member; `pread` copies through a buffer
 /// that stays in the second-level cache, for file systems that cannot map.
 enum class Access : std::uint8_t { map, sparse, pread };
 
-/// One file. Cut or written to while it is read, it gives a FormatError, never a crash; what was
-/// read before stands only once `check_unchanged` has returned.
+/// One file. If it is truncated or written to while it is read, reads throw FormatError and never
+/// crash. Bytes that were read are valid only once `check_unchanged` has returned.
 class ShardFile {
 public:
   /// Opens `path`. Throws FormatError: io (cannot be opened), truncated (its size is not
@@ -38,7 +38,7 @@ public:
 
   /// Shows bytes [offset, offset + count) to `work(bytes, at, size)`, `at` counted from `offset`:
   /// in one go from a map, in pieces that are a multiple of 64 bytes (the last one less) otherwise.
-  /// `work` may be left in the middle: it must own nothing. Throws as `read` does.
+  /// `work` may be aborted, so it must own nothing. Throws as `read` does.
   template <typename Work>
   void visit(std::uint64_t offset, std::size_t count, const Work &work) const {
     visit_bytes(
@@ -49,9 +49,9 @@ public:
         &work);
   }
 
-  /// Throws FormatError where the file is not as it was when it was opened: truncated (its size
-  /// differs), io (it was written to). A map shows zeros for what is cut off within a page, so a
-  /// read alone proves nothing.
+  /// Throws FormatError if the file changed since it was opened: truncated (its size differs), io
+  /// (it was written to). A map shows zeros for the part of a page that was cut off, so a read
+  /// alone proves nothing.
   void check_unchanged() const;
 
 private:

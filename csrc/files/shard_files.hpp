@@ -9,8 +9,9 @@
 
 namespace wdsbench::files {
 
-/// The shards of a data set, numbered as in its index; opened when first needed and kept open, the
-/// longest unused closed beyond a limit. Any thread may ask; a forked child opens its own.
+/// The shards of a data set, numbered as in its index; opened when first needed and kept open;
+/// beyond a limit the least recently used is closed. Any thread may use it; a forked child opens
+/// its own files.
 class ShardFiles {
 public:
   ShardFiles(std::vector<std::string> paths, std::vector<std::uint64_t> sizes, std::size_t limit,
@@ -18,8 +19,8 @@ public:
 
   [[nodiscard]] std::size_t count() const { return paths_.size(); }
 
-  /// Returns a shard, open for as long as it is held. Throws what ShardFile's constructor does;
-  /// std::invalid_argument where there is no such shard.
+  /// Returns a shard, which stays open while it is held. Throws as ShardFile's constructor does,
+  /// and std::invalid_argument for a number without a shard.
   std::shared_ptr<const ShardFile> open(std::size_t shard);
 
   /// Returns how many shards are open now.
@@ -31,7 +32,7 @@ private:
     std::uint64_t used = 0; ///< Clock of the last time it was asked for.
   };
 
-  /// What is open in one process.
+  /// The open files of one process.
   struct State {
     explicit State(std::size_t shards) : seats(shards) {}
     void close_longest_unused();

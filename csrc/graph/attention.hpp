@@ -7,11 +7,11 @@
 #include <cstring>
 #include <vector>
 
-/// Attention maps as they come out of a model.
+/// Attention maps as a model returns them.
 namespace wdsbench::graph {
 
-/// One layer's attention `[H, T, T]`, C order, float16 bits or float32; entry (h, i, j) is what
-/// token i gives to token j. Only j <= i is read.
+/// One layer's attention `[H, T, T]`, C order, float16 bits or float32; entry (h, i, j) is
+/// the weight that token i gives to token j. Only j <= i is read.
 struct AttentionView {
   const void *data = nullptr;
   bool is_half = false;
@@ -29,7 +29,7 @@ struct AttentionView {
   }
 };
 
-/// Reads rows of a map as float32, whatever it is stored in.
+/// Reads rows of a map of either type as float32.
 class RowReader {
 public:
   explicit RowReader(const AttentionView &attention)

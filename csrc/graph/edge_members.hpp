@@ -17,8 +17,8 @@ struct EdgeRefs {
   batch::MemberRef pointer;
 };
 
-/// Runs `work(at, sample, member)` for every sample; `work` keeps `member` at the name of what it
-/// reads, which an error then carries.
+/// Runs `work(at, sample, member)` for every sample; `work` sets `member` to the name of the
+/// member that it reads, which an error then names.
 template <typename Sample, typename Work>
 void for_each_sample(const std::vector<Sample> &samples, std::size_t threads, const Work &work) {
   batch::run_parallel(samples.size(), threads, [&](std::size_t at) {

@@ -38,10 +38,10 @@ WDSBENCH_CLONES void add_several(const float *values, double *sums, std::size_t 
   }
 }
 
-/// Returns the mean over heads, float32 `[T, T]`; entries above the diagonal mean nothing.
+/// Returns the mean over heads, float32 `[T, T]`; entries above the diagonal are meaningless.
 ///
-/// Whole maps are added, row ends and all: a sum is not finite exactly where one of its terms is
-/// not, so one look at the sums checks all heads.
+/// Whole maps are added, including entries above the diagonal. A sum is finite if and only if all
+/// its terms are, so one check of the sums covers all heads.
 std::vector<float> mean_map(const AttentionView &attention) {
   const std::size_t tokens = attention.tokens;
   const std::size_t elements = tokens * tokens;
@@ -126,8 +126,8 @@ private:
     kept_.resize(kept);
   }
 
-  /// The count-th weight is found first; what is above it is in, and of what equals it as many as
-  /// are left.
+  /// Finds the count-th weight first; keeps all heavier ones, then equal ones until `count` are
+  /// kept.
   void keep_by_least(const float *weights, std::size_t token, std::size_t count) {
     sorted_.assign(weights, weights + token);
     const auto last = sorted_.begin() + static_cast<std::ptrdiff_t>(count) - 1;

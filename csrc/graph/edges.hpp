@@ -2,11 +2,11 @@
 
 #include "graph/attention.hpp"
 
-/// Attention maps to sparse edges: an edge j -> i (j < i) where token i attends to its predecessor
-/// j.
+/// Reduces attention maps to sparse edges: an edge j -> i (j < i) means that token i attends to its
+/// predecessor j.
 namespace wdsbench::graph {
 
-/// Which predecessors of a token become edges.
+/// Selects the predecessors of a token that become edges.
 struct EdgeRule {
   enum class Kind : std::uint8_t { top_share, threshold };
   Kind kind = Kind::top_share;
@@ -23,10 +23,11 @@ struct Edges {
 /// Returns the edges of the mean over heads.
 ///
 /// The mean is summed in float64 in head order, divided by H and rounded to float32; all
-/// comparisons are on that, and the stored weight is it rounded to float16. top_share: token i
-/// keeps its k = max(1, floor(value * i)) heaviest predecessors, of equals the smaller index;
-/// threshold: all with mean >= value. Token 0 has no predecessor. Throws FormatError(value) where a
-/// weight j < i is not finite; `offset_bytes` is the element's place in the map.
+/// comparisons use that value, and the stored weight is that value rounded to float16. top_share:
+/// token i keeps its k = max(1, floor(value * i)) heaviest predecessors, the smaller index first
+/// among equals; threshold: all with mean >= value. Token 0 has no predecessor. Throws
+/// FormatError(value) if a weight j < i is not finite; `offset_bytes` is the element's place in the
+/// map.
 Edges mean_edges(const AttentionView &attention, const EdgeRule &rule);
 
 /// Appends the edges of one head whose weight is at least `threshold`, compared as float32 and

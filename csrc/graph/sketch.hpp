@@ -2,7 +2,7 @@
 
 #include "graph/attention.hpp"
 
-/// What closed-form detectors need of an attention map: a few numbers for each head and token.
+/// The numbers of an attention map that closed-form detectors use: four for each head and token.
 namespace wdsbench::graph {
 
 /// Numbers of a token, in this order.
@@ -20,11 +20,11 @@ enum class SketchValue : std::uint8_t { self_attention, laplacian, lookback, ent
 
 constexpr auto SKETCH_VALUES = static_cast<std::size_t>(SketchValue::COUNT);
 
-/// `prompt_length` where it is unknown.
+/// `prompt_length` if it is unknown.
 constexpr std::size_t NO_PROMPT = static_cast<std::size_t>(-1);
 
 /// Writes the sketch of one head to `out`, float32 `[T, SKETCH_VALUES]`. Sums are in float64.
-/// Throws FormatError(value) where a weight j <= i is not finite.
+/// Throws FormatError(value) if a weight j <= i is not finite.
 void sketch_head(const AttentionView &attention, std::size_t head, std::size_t prompt_length,
                  float *out);
 

@@ -2,12 +2,12 @@
 
 #include "graph/edge_members.hpp"
 
-/// Per-head edges of B samples into one graph a sample: an edge j -> i wherever some head of some
-/// wanted layer attends, with the weights of all of them. Source: Frasca et al., Neural
+/// Joins the per-head edges of each of B samples into one graph: an edge j -> i if any head of any
+/// requested layer has it, with the weights of all of them. Source: Frasca et al., Neural
 /// message-passing on attention graphs for hallucination detection (2025).
 namespace wdsbench::graph {
 
-/// One sample's edges, a list a head: list = layer * heads + head.
+/// One sample's edges, one list per head: list = layer * heads + head.
 struct SampleHeads {
   EdgeRefs edges;
   std::uint64_t tokens = 0;
@@ -19,16 +19,16 @@ struct SampleHeads {
 struct UnionPlan {
   std::size_t layers_stored = 0;
   std::size_t heads = 0;
-  std::vector<std::uint64_t> layers; ///< Wanted, in order of the channels.
+  std::vector<std::uint64_t> layers; ///< Requested layers, in order of the channels.
 };
 
-/// Writes how many edges each sample's union has to `counts`, int64 `[B]`. Throws FormatError as
-/// collate_edges does; std::invalid_argument for a layer that is not stored.
+/// Writes the number of edges of each sample's union to `counts`, int64 `[B]`. Throws FormatError
+/// as collate_edges does; std::invalid_argument for a layer that is not stored.
 void count_union_edges(const std::vector<SampleHeads> &samples, const UnionPlan &plan,
                        std::int64_t *counts, std::size_t threads);
 
 /// Writes `edge_index` int64 `[2, E]` (row stride `edge_count`), ordered by sample, target, source,
-/// and `edge_attr` float32 `[E, layers * heads]`, 0 where a head does not attend. Node t of a
+/// and `edge_attr` float32 `[E, layers * heads]`, 0 if a head has no such edge. Node t of a
 /// sample is `node_base + t`.
 void collate_union(const std::vector<SampleHeads> &samples, const UnionPlan &plan,
                    std::int64_t *edge_index, float *edge_attr, std::uint64_t edge_count,

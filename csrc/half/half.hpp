@@ -9,7 +9,7 @@
 /// Contract of every widening kernel:
 /// - exact: each half, subnormals and infinities included, becomes the float of the same value;
 /// - NaN: sign and payload are kept and the quiet bit is set, as the hardware does (a signalling
-/// NaN comes out quiet);
+/// NaN becomes quiet);
 /// - `in` and `out` may have any alignment and any length, and must not overlap;
 /// - never reads past `in + 2 * count`, never writes past `out + 4 * count`.
 namespace wdsbench::half {
@@ -20,8 +20,8 @@ struct KernelEntry {
   const char *name;
   bool (*supported)();
   WidenKernel widen;
-  /// The same with stores that go past the cache, for output that nobody reads soon: saves fetching
-  /// each line before it is overwritten. `widen` itself where the architecture gains nothing.
+  /// The same with stores that bypass the cache, for output that is not read soon: no line is
+  /// fetched before it is overwritten. Equal to `widen` on architectures without a gain.
   WidenKernel stream;
 };
 
@@ -43,7 +43,7 @@ std::uint16_t narrow_one(float value) noexcept;
 std::span<const KernelEntry> kernels();
 
 /// Returns the kernel in use: the first supported, or the one that WDSBENCH_HALF_KERNEL names.
-/// Throws std::invalid_argument where the variable names an unknown or unsupported kernel.
+/// Throws std::invalid_argument if the variable names an unknown or unsupported kernel.
 const KernelEntry &chosen_kernel();
 
 } // namespace wdsbench::half

@@ -21,7 +21,7 @@ bool has_f16c() {
 }
 #endif
 
-/// Constant: a table made at its first use could be left half made in a forked child.
+/// Constant: a table made at its first use could be incomplete in a forked child.
 constexpr KernelEntry KERNELS[] = {
 #if defined(__x86_64__)
     {"avx512", has_avx512, half_to_float_avx512, half_stream_avx512},

@@ -43,8 +43,8 @@ constexpr std::size_t MAX_HEADER_BYTES = 10000;
 /// `member_size` bytes.
 ///
 /// Throws FormatError: magic, header (grammar), dtype (big-endian, object, structured, complex),
-/// shape (Fortran order, more than 8 axes), size (payload is not exactly what is left of the
-/// member), truncated (`bytes` ends inside the header; the caller may come back with more).
+/// shape (Fortran order, more than 8 axes), size (payload is not exactly the rest of the
+/// member), truncated (`bytes` ends inside the header; the caller may retry with more).
 Header parse_header(const ByteView &bytes, std::uint64_t member_size);
 
 } // namespace wdsbench::npy

@@ -14,7 +14,7 @@ namespace py = pybind11;
 
 namespace {
 
-/// Names are bytes in a tar; those that are not UTF-8 come out as os.fsdecode would give them.
+/// Names are bytes in a tar; those that are not UTF-8 are decoded as os.fsdecode does.
 py::object name_text(const std::string &name) {
   PyObject *text =
       PyUnicode_DecodeUTF8(name.data(), static_cast<py::ssize_t>(name.size()), "surrogateescape");

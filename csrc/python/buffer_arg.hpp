@@ -7,8 +7,7 @@
 #include <cstdint>
 #include <string>
 
-/// Arguments that are memory: what a binding requires of them, and the error where they are
-/// something else.
+/// Arguments that are memory: the requirements of a binding, and the error if they are not met.
 namespace wdsbench::python {
 
 namespace py = pybind11;
@@ -37,8 +36,8 @@ private:
   py::buffer_info info_;
 };
 
-/// Returns `array` as it is where it is a C-contiguous `Element` array of `axes` axes; never
-/// converts or copies.
+/// Returns `array` if it is a C-contiguous `Element` array of `axes` axes; never converts or
+/// copies.
 template <typename Element>
 py::array_t<Element, py::array::c_style> array_arg(const py::handle &array, const char *name,
                                                    py::ssize_t axes, bool writable = false) {

@@ -53,7 +53,7 @@ private:
   std::vector<std::uint8_t> bytes_;
 };
 
-/// What extra entries say of the entry that follows them.
+/// Values of extra entries for the entry that follows them.
 struct Override {
   std::optional<std::string> name;
   std::optional<std::uint64_t> size_bytes;

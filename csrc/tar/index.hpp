@@ -13,14 +13,14 @@ struct Member {
   std::uint64_t size_bytes = 0;
 };
 
-/// Returns the regular files of the archive open at `fd`, `file_size` bytes long, in order;
-/// directories are left out.
+/// Returns the regular files of the archive open at `fd`, `file_size` bytes long, in order,
+/// without directories.
 ///
-/// Proves that nothing is missing: every header's checksum holds, every size ends inside the file,
+/// Checks that nothing is missing: every header's checksum holds, every size ends inside the file,
 /// and the archive ends with at least two zero blocks and then only zeros (tarfile and GNU tar pad
-/// to 10,240 bytes). Throws FormatError with file offsets: what parse_header throws; truncated (the
+/// to 10,240 bytes). Throws FormatError with file offsets: those of parse_header; truncated (the
 /// file ends inside an entry, or without its end), header (PAX records that break their grammar, a
-/// long name that belongs to nothing), value (bytes after the end), io.
+/// long name without an entry), value (bytes after the end), io.
 std::vector<Member> list_members(int fd, std::uint64_t file_size);
 
 } // namespace wdsbench::tar
