@@ -103,7 +103,7 @@ def bad_maps(raws: list[dict[str, Any]]) -> None:
     raws[4]["attentions"][0][:] = 7
 
 
-@pytest.mark.parametrize(("change", "words"), [(bad_state, "holds NaN"), (bad_maps, "from 7.0")])
+@pytest.mark.parametrize(("change", "words"), [(bad_state, "holds NaN"), (bad_maps, "is 7;")])
 def test_errors_name_file_and_trace_as_with_one(change: Any, words: str, tmp_path: Path) -> None:
     scores = make_files(tmp_path / "traces")
     # Two files are wrong: the first of them is named, whichever process is faster.
