@@ -13,18 +13,11 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "wdsbench"
 CSRC = PACKAGE.parent / "csrc"
 
-#: What every room may use.
-FLOOR = {
-    "records",
-    "errors",
-    "options",
-    "progress",
-    "files",
-    "cores",
-    "jsonlines",
-    "processes",
-    "_core",
-}
+#: Modules that every room may use; they import each other only.
+FLOOR = {"records", "errors", "options", "progress", "files", "cores", "jsonlines", "processes"}
+
+#: Rooms that may import the C++ extension.
+CORE = {"traces", "shards", "stream", "loader", "bench"}
 
 #: Room -> rooms it may import (the floor apart).
 ALLOWED: dict[str, set[str]] = {
@@ -44,37 +37,41 @@ ALLOWED: dict[str, set[str]] = {
     "cli": {"bench", "demo", "jobs", "llm", "pack", "train", "detect", "view", "shards", "traces"},
 }
 
-#: Rooms that must work where torch is not installed.
-WITHOUT_TORCH = (
-    "wdsbench",
-    "wdsbench.pack",
-    "wdsbench.stream",
-    "wdsbench.shards",
-    "wdsbench.cli.main",
-)
+#: Rooms whose every module must import where torch is not installed.
+WITHOUT_TORCH = ("traces", "shards", "stream", "pack")
 
 
-def imported_rooms(path: Path) -> set[str]:
-    rooms = set()
+def imported_names(path: Path) -> set[str]:
+    """Return the rooms and floor modules that a file imports, anywhere in it."""
+    found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         names: list[str] = []
         if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
             module = node.module or ""
-            names = [
-                f"{module}.{alias.name}" if module == "wdsbench" else module for alias in node.names
-            ]
+            names = [f"{module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
-        rooms |= {name.split(".")[1] for name in names if name.startswith("wdsbench.")}
-    return rooms
+        found |= {name.split(".")[1] for name in names if name.startswith("wdsbench.")}
+    return found - {"__version__"}
 
 
 @pytest.mark.parametrize("room", sorted(ALLOWED))
 def test_arrows_point_down(room: str) -> None:
+    allowed = ALLOWED[room] | FLOOR | {room} | ({"_core"} if room in CORE else set())
     for path in sorted((PACKAGE / room).rglob("*.py")):
-        # The package's own name gives the version and the loader, which is fetched lazily.
-        extra = imported_rooms(path) - ALLOWED[room] - FLOOR - {room, "__version__", "TraceLoader"}
+        extra = imported_names(path) - allowed
         assert not extra, f"{path.relative_to(PACKAGE)} imports {sorted(extra)}"
+
+
+@pytest.mark.parametrize("name", sorted(FLOOR))
+def test_the_floor_imports_nothing_above(name: str) -> None:
+    assert imported_names(PACKAGE / f"{name}.py") <= FLOOR
+
+
+def test_every_module_is_listed() -> None:
+    modules = {path.stem for path in PACKAGE.glob("*.py")}
+    assert modules == FLOOR | {"__init__", "__main__"}
 
 
 def test_every_room_is_listed() -> None:
@@ -114,11 +111,17 @@ def test_python_headers_stay_in_their_room() -> None:
             assert "torch" not in text, path
 
 
-def test_packing_and_streaming_import_without_torch() -> None:
+def test_rooms_import_without_torch() -> None:
+    modules = [
+        ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+        for room in WITHOUT_TORCH
+        for path in sorted((PACKAGE / room).rglob("*.py"))
+    ]
+    assert len(modules) > 50
     code = (
         "import sys; sys.modules['torch'] = None\n"
-        f"for name in {WITHOUT_TORCH!r}: __import__(name)\n"
-        "import wdsbench.traces.read"
+        f"for name in {['wdsbench', *modules, 'wdsbench.jobs', 'wdsbench.cli.main']!r}:\n"
+        "    __import__(name)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Limits of house style that a formatter does not hold: sizes, and words that are not plain English."""
+"""Limits of house style that no formatter holds: sizes, and plain English."""
 
 from __future__ import annotations
 

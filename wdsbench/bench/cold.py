@@ -16,11 +16,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from wdsbench import TraceLoader
 from wdsbench.bench.data import Shape, make_shards
 from wdsbench.bench.pagecache import drop, resident_share
 from wdsbench.bench.part import SHUFFLE, THREADS, Part, Settings, value_of
 from wdsbench.bench.timing import CaseResult, consumed, spread, states_in, take_turns
+from wdsbench.loader import TraceLoader
 
 LEAST_REPEATS = 3
 DD_BLOCK_BYTES = 4 << 20

@@ -17,11 +17,11 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import nn
 
-from wdsbench import TraceLoader
 from wdsbench.bench.data import SHAPES, Shape, make_shards
 from wdsbench.bench.part import SHUFFLE, WORKERS, Part, Settings
 from wdsbench.bench.timing import CaseResult, spread, take_turns
 from wdsbench.errors import WdsbenchError
+from wdsbench.loader import TraceLoader
 
 _Pair = tuple[torch.Tensor, torch.Tensor]
 

@@ -15,13 +15,13 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from wdsbench import TraceLoader
 from wdsbench.bench.footprint import footprint_mb
 from wdsbench.bench.holes import make_holes
 from wdsbench.bench.part import SHUFFLE, THREADS, WORKERS, Part, Settings, value_of
 from wdsbench.bench.timing import CaseResult, spread, take_turns
 from wdsbench.bench.traces import TraceShape
 from wdsbench.errors import WdsbenchError
+from wdsbench.loader import TraceLoader
 
 #: 1,024 traces of 13 MB for each of two workers, so that each fills its own buffer.
 HOLES = TraceShape("holes", WORKERS * 1_024, 32, 4_096, 4, 50, 50)

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from wdsbench import TraceLoader
 from wdsbench.bench.data import SHAPES, Shape, make_dataset, make_shards
 from wdsbench.bench.part import SHUFFLE, THREADS, WORKERS, Part, Settings
 from wdsbench.bench.timing import in_seconds
+from wdsbench.loader import TraceLoader
 from wdsbench.progress import Progress, no_progress
 from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.shards.write.writer import MEGABYTE

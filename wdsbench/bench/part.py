@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 import torch
 
-from wdsbench import TraceLoader
 from wdsbench.bench.timing import LEAST_EPOCHS, CaseResult, Work, interleaved
+from wdsbench.loader import TraceLoader
 from wdsbench.progress import Progress, no_progress
 from wdsbench.records import Batch
 
