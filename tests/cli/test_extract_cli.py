@@ -178,9 +178,9 @@ def test_packing_that_fails_says_what_is_there_and_goes_on(
     assert extract(home, out, *words) == 1
     error = " ".join(capsys.readouterr().err.split())
     assert "the extraction is finished, but the data set is not: cannot write to" in error
-    assert "stays, and the same command with --resume goes on there" in error
+    assert "is kept, and the same command with --resume continues" in error
     assert extract(home, out, *words) == 1
-    assert "holds an unfinished data set; go on with --resume" in capsys.readouterr().err
+    assert "holds an unfinished data set; continue it with --resume" in capsys.readouterr().err
     assert extract(home, tmp_path / "other", *words, "--resume") == 1
     assert "unfinished data set of another extraction" in capsys.readouterr().err
     obstacle.rmdir()

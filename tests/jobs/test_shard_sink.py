@@ -1,4 +1,4 @@
-"""Trace files that go straight into shards: when they are removed, and whose shards they are."""
+"""Trace files packed as they are written: when they are removed, and which shards are accepted."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ OPTIONS = PackOptions(
 )
 
 
-class Watched(ShardSink):
-    """Notes how many trace files lie there after each."""
+class CountingSink(ShardSink):
+    """Notes how many trace files exist whenever one is complete."""
 
     def __init__(self, *arguments: Any, stop_after: int = 99, **words: Any) -> None:
         super().__init__(*arguments, **words)
-        self.lying: list[int] = []
+        self.existing: list[int] = []
         self.stop_after = stop_after
 
     def on_file_written(self, path: Path) -> list[Path]:
-        if len(self.lying) == self.stop_after:
+        if len(self.existing) == self.stop_after:
             raise KeyboardInterrupt
-        self.lying.append(len(list(path.parent.glob("batch_*"))))
+        self.existing.append(len(list(path.parent.glob("batch_*"))))
         return super().on_file_written(path)
 
 
@@ -53,7 +53,7 @@ def run(
     resume: bool = False,
     overwrite: bool = False,
 ) -> tuple[ExtractReport, list[int]]:
-    with Watched(
+    with CountingSink(
         folder / "shards",
         folder / out,
         questions,
@@ -77,21 +77,21 @@ def run(
             sink=sink,
         )
         sink.tidy()
-    return report, sink.lying
+    return report, sink.existing
 
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
-def test_few_trace_files_lie_there_at_any_time(tmp_path: Path) -> None:
-    """The one that is taken, and those with samples in the three shards that may be unflushed."""
-    report, lying = run(tmp_path)
-    assert len(lying) == 8
-    assert max(lying) <= 1 + 3
+def test_few_trace_files_exist_at_any_time(tmp_path: Path) -> None:
+    """The new one, and those with samples in the three shards that may be unflushed."""
+    report, existing = run(tmp_path)
+    assert len(existing) == 8
+    assert max(existing) <= 1 + 3
     assert (report.files, report.removed) == ((), 8)
-    kept, lying = run(tmp_path / "kept", keep_raw=True)
-    assert lying == list(range(1, 9))
+    kept, existing = run(tmp_path / "kept", keep_raw=True)
+    assert existing == list(range(1, 9))
     assert (len(kept.files), kept.removed) == (8, 0)
     assert contents(tmp_path / "kept" / "shards") == contents(tmp_path / "shards")
     traces = str(tmp_path / "kept" / "traces")
@@ -100,7 +100,7 @@ def test_few_trace_files_lie_there_at_any_time(tmp_path: Path) -> None:
     assert contents(tmp_path / "packed") == contents(tmp_path / "shards")
 
 
-def test_what_was_kept_may_be_removed_by_the_run_that_goes_on(tmp_path: Path) -> None:
+def test_resumed_run_removes_files_that_were_kept(tmp_path: Path) -> None:
     run(tmp_path / "whole", keep_raw=True)
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, keep_raw=True, stop_after=5)
@@ -111,8 +111,8 @@ def test_what_was_kept_may_be_removed_by_the_run_that_goes_on(tmp_path: Path) ->
     assert set(contents(tmp_path / "traces")) == {SCORES_NAME, "journal.jsonl"}
 
 
-def test_a_finished_run_goes_on_to_nothing(tmp_path: Path) -> None:
-    """As of a job that is queued again."""
+def test_resuming_a_finished_run_changes_nothing(tmp_path: Path) -> None:
+    """As when a job is queued again."""
     first, _ = run(tmp_path)
     before = {name: contents(tmp_path / name) for name in ("shards", "traces")}
     for _ in range(2):
@@ -123,7 +123,7 @@ def test_a_finished_run_goes_on_to_nothing(tmp_path: Path) -> None:
         run(tmp_path)
 
 
-def test_what_was_extracted_without_shards_can_go_there_later(tmp_path: Path) -> None:
+def test_traces_extracted_without_shards_can_be_packed_later(tmp_path: Path) -> None:
     run(tmp_path / "whole")
     files = tmp_path / "traces"
     extract(
@@ -136,17 +136,17 @@ def test_what_was_extracted_without_shards_can_go_there_later(tmp_path: Path) ->
         attention=("edges",),
         journal=True,
     )
-    report, lying = run(tmp_path, resume=True)
-    assert lying[0] == 8
+    report, existing = run(tmp_path, resume=True)
+    assert existing[0] == 8
     assert (report.resumed, report.removed) == (16, 8)
     assert contents(tmp_path / "shards") == contents(tmp_path / "whole" / "shards")
 
 
-def test_unfinished_shards_are_of_one_extraction(tmp_path: Path) -> None:
+def test_unfinished_shards_belong_to_one_extraction(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, stop_after=6)
     before = contents(tmp_path / "shards")
-    with pytest.raises(ValueError, match="an unfinished data set; go on with --resume"):
+    with pytest.raises(ValueError, match="an unfinished data set; continue it with --resume"):
         run(tmp_path)
     for words in ({"resume": True}, {"overwrite": True}):
         with pytest.raises(ValueError, match="unfinished data set of another extraction than"):
@@ -160,8 +160,8 @@ def test_unfinished_shards_are_of_one_extraction(tmp_path: Path) -> None:
     assert len(DatasetIndex.open(tmp_path / "shards")) == 16
 
 
-def test_another_data_set_is_never_taken_for_this_ones(tmp_path: Path) -> None:
-    """Though it has the same names and counts, no file of this extraction is removed for it."""
+def test_data_set_of_another_extraction_is_refused(tmp_path: Path) -> None:
+    """It has the same names and counts; no file of this extraction is removed."""
     run(tmp_path, out="first")
     extract(
         make_model(seed=1),
@@ -179,7 +179,7 @@ def test_another_data_set_is_never_taken_for_this_ones(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "gone"])
-def test_trace_files_stay_where_a_finished_data_set_is_damaged(damage: str, tmp_path: Path) -> None:
+def test_trace_files_are_kept_if_the_data_set_is_damaged(damage: str, tmp_path: Path) -> None:
     run(tmp_path, keep_raw=True)
     shard = tmp_path / "shards" / "train-000001.tar"
     data = bytearray(shard.read_bytes())
@@ -187,15 +187,15 @@ def test_trace_files_stay_where_a_finished_data_set_is_damaged(damage: str, tmp_
     shard.write_bytes(data[:-512] if damage == "cut" else data)
     if damage == "gone":
         shard.unlink()
-    with pytest.raises(ValueError, match=r"train-000001\.tar is damaged or gone, so no trace file"):
+    with pytest.raises(ValueError, match=r"train-000001\.tar is damaged or missing, so no"):
         run(tmp_path, resume=True)
     assert len(list((tmp_path / "traces").glob("batch_*"))) == 8
     report, _ = run(tmp_path, keep_raw=True, resume=True)
     assert (report.resumed, report.removed) == (16, 0)
 
 
-def test_scores_are_of_the_references_that_are_given(tmp_path: Path) -> None:
-    """Though those of another data set, which was removed, lie there."""
+def test_scores_use_the_given_references(tmp_path: Path) -> None:
+    """Score files of a data set that was removed are not used."""
     harder = [replace(question, references=("green",)) for question in QUESTIONS]
     run(tmp_path / "whole", questions=harder)
     with pytest.raises(KeyboardInterrupt):
@@ -209,8 +209,8 @@ def test_scores_are_of_the_references_that_are_given(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["gone", "empty", "cut", "all gone"])
-def test_the_only_copy_stays_where_its_journal_is_damaged(damage: str, tmp_path: Path) -> None:
-    """The extraction's journal knows, too, what was removed."""
+def test_the_only_copy_is_kept_if_its_journal_is_damaged(damage: str, tmp_path: Path) -> None:
+    """The extraction's journal also lists the removed files."""
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, stop_after=6)
     shards, elsewhere = tmp_path / "shards", tmp_path / "elsewhere"
@@ -235,7 +235,7 @@ def test_the_only_copy_stays_where_its_journal_is_damaged(damage: str, tmp_path:
     assert (report.traces, report.removed) == (16, 8)
 
 
-def test_both_folders_may_be_moved(tmp_path: Path) -> None:
+def test_both_folders_can_be_moved(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "old", stop_after=6)
     (tmp_path / "old").rename(tmp_path / "new")
