@@ -21,15 +21,15 @@ def option(
     comma: bool = False,
     argument: bool = False,
 ) -> Any:
-    """Return a dataclass field that is an option of a command.
+    """Return a dataclass field that is an option of a command; required without a default.
 
     Args:
-        default: The default; without one the option is required.
+        default: The default.
         help: The help text.
-        flag: The option's name, where it is not the field's.
+        flag: The option's name, if it is not the field's.
         metavar: The value's name in the help text.
-        comma: True for a tuple of words that is given as a comma list; ``none`` is the empty one.
-        argument: True for a positional argument.
+        comma: A tuple of words is given as a comma list; ``none`` is the empty one.
+        argument: The option is a positional argument.
     """
     values = {"help": help, "flag": flag, "metavar": metavar, "comma": comma, "argument": argument}
     return field(default=default, metadata=values)

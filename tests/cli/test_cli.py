@@ -1,4 +1,4 @@
-"""The program from the outside: help, exit codes, one-line errors, JSON, and the whole job."""
+"""The program: help, exit codes, one-line errors, JSON, and the main job."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from builders import Packed, make_dataset
+from cli.runner import run
 
 import wdsbench
 from wdsbench.cli.main import main
@@ -19,6 +20,7 @@ COMMANDS = (
     "score",
     "plan",
     "pack",
+    "unpack",
     "relabel",
     "verify",
     "inspect",
@@ -28,14 +30,6 @@ COMMANDS = (
     "bench",
 )
 ROOT = Path(__file__).parents[2]
-
-
-def run(*words: str) -> int:
-    """Run one command in this process and return its exit code."""
-    with pytest.raises(SystemExit) as ended:
-        main(words)
-    code = ended.value.code
-    return code if isinstance(code, int) else int(code is not None)
 
 
 @pytest.fixture(scope="module")
@@ -67,12 +61,12 @@ def test_an_error_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "no data set here" in error
 
 
-def test_traceback_is_shown_when_asked(tmp_path: Path) -> None:
+def test_traceback_is_shown_on_request(tmp_path: Path) -> None:
     with pytest.raises(wdsbench.ShardError):
         main(["train", str(tmp_path), "--traceback"])
 
 
-def test_a_wrong_word_is_an_error_before_anything_is_read(
+def test_a_wrong_value_is_refused_before_reading(
     packed: Packed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ("--traces", str(packed.folder.parent / "traces_data/*"), "--out", str(tmp_path / "o"))
@@ -108,7 +102,7 @@ def test_pack_from_a_shell(packed: Packed, tmp_path: Path, program: list[str]) -
     assert (tmp_path / "out" / "index.json").exists()
 
 
-def test_train_writes_what_it_says(
+def test_train_writes_the_printed_results(
     packed: Packed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "run"

@@ -1,4 +1,4 @@
-"""``wdsbench extract`` from the outside: its options reach the library, its errors are one line."""
+"""``wdsbench extract``: its options reach the library; errors are one line."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cli.runner import run
 from llm.tiny import CHAT_TEMPLATE, make_model, make_tokenizer
 
-from wdsbench.cli.main import main
 from wdsbench.records import Trace
 from wdsbench.shards.format.names import split_of_question
 from wdsbench.shards.read.index import DatasetIndex
@@ -33,17 +33,12 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def extract(home: Path, out: Path, *options: str) -> int:
     words = ["--model", str(home / "model"), "--questions", str(home / "q.csv"), "--out", str(out)]
-    with pytest.raises(SystemExit) as ended:
-        main(["extract", *words, "--max-new-tokens", "4", *options])
-    code = ended.value.code
-    return code if isinstance(code, int) else int(code is not None)
+    return run("extract", *words, "--max-new-tokens", "4", *options)
 
 
 def command(*words: str) -> None:
-    """Run another command, which must do well."""
-    with pytest.raises(SystemExit) as ended:
-        main(words)
-    assert not ended.value.code
+    """Run another command, which must succeed."""
+    assert run(*words) == 0
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -74,7 +69,7 @@ def test_layers_and_tokens(home: Path, tmp_path: Path) -> None:
         assert trace.attentions[0].shape[1] == len(trace.tokens)
 
 
-def test_failures_are_told_and_no_journal_is_kept_where_not_wanted(
+def test_failures_are_reported_and_the_journal_is_optional(
     home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (home / "long.csv").write_text(QUESTIONS + "long," + "red " * 60 + ",x\n")
@@ -106,7 +101,7 @@ def test_a_chat(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.parametrize("options", [("--out",), ("--shards",)])
-def test_a_file_is_no_folder(
+def test_a_file_in_place_of_a_folder_is_refused(
     options: tuple[str], home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "file"
@@ -118,7 +113,7 @@ def test_a_file_is_no_folder(
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_straight_into_shards(
+def test_extract_into_shards(
     home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, shards = tmp_path / "raw", tmp_path / "shards"
@@ -135,10 +130,10 @@ def test_straight_into_shards(
     assert "holds a data set already" in capsys.readouterr().err
 
 
-def test_several_answers_are_labelled_each_by_its_own_score(
+def test_each_answer_is_labelled_by_its_own_score(
     home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Straight into shards, removing, and step by step, with every command: the same bytes."""
+    """Extracting into shards gives the same bytes as extract, score and pack one after another."""
     asked = tmp_path / "q.csv"
     asked.write_text("question_id,question,reference\na,red,the one is red\nb,who ?,the blue one\n")
     sampling = ("--questions", str(asked), "--decode", "sample", "--answers-per-question", "3")
@@ -163,12 +158,12 @@ def test_several_answers_are_labelled_each_by_its_own_score(
         )
     )
     rows = csv.DictReader(Path(scores).read_text().splitlines())
-    told = {(row["question_id"], int(row["trace"])): float(row["rouge_l"]) for row in rows}
-    assert found == pytest.approx(told)
-    assert len(set(told.values())) > 1
+    expected = {(row["question_id"], int(row["trace"])): float(row["rouge_l"]) for row in rows}
+    assert found == pytest.approx(expected)
+    assert len(set(expected.values())) > 1
 
 
-def test_packing_that_fails_says_what_is_there_and_goes_on(
+def test_failed_packing_names_what_is_kept_and_resumes(
     home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, shards = tmp_path / "raw", tmp_path / "shards"
@@ -203,13 +198,13 @@ def test_a_file_that_cannot_be_packed_stops_the_run(
     obstacle.rmdir()
     assert extract(home, out, *words, "--resume") == 0
     assert "2 samples, 0.0 MB in 2 shards" in capsys.readouterr().out
-    assert extract(home, out, *words, "--resume") == 0  # all is done already
+    assert extract(home, out, *words, "--resume") == 0  # nothing is left to do
     assert "2 samples, 0.0 MB in 2 shards" in capsys.readouterr().out
     assert extract(home, out, *words, "--resume", "--edge-rule", "top:0.5") == 1
     assert "holds a data set already" in capsys.readouterr().err
 
 
-def test_shards_without_labels_keep_what_they_were_made_of(
+def test_trace_files_of_shards_without_labels_are_kept(
     home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shards = tmp_path / "shards"

@@ -1,4 +1,4 @@
-"""``wdsbench inspect`` from the outside."""
+"""``wdsbench inspect``."""
 
 from __future__ import annotations
 
@@ -8,28 +8,19 @@ from pathlib import Path
 
 import pytest
 from builders import Packed, make_dataset, make_raw, write_pickle
+from cli.runner import run as command
 
-from wdsbench.cli.main import main
 from wdsbench.pack import PackOptions, pack
 from wdsbench.shards.read.index import DatasetIndex
 
 
 def run(*words: object) -> int:
-    """Run the command in this process and return its exit code."""
-    with pytest.raises(SystemExit) as ended:
-        main(["inspect", *map(str, words)])
-    code = ended.value.code
-    return code if isinstance(code, int) else int(code is not None)
+    return command("inspect", *words)
 
 
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Packed:
     return make_dataset(tmp_path_factory.mktemp("data"), traces=20)
-
-
-def test_help_shows_one_example(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("--help") == 0
-    assert "Example: wdsbench inspect shards/" in capsys.readouterr().out
 
 
 def test_a_data_set(packed: Packed, capsys: pytest.CaptureFixture[str]) -> None:
@@ -51,9 +42,7 @@ def test_a_data_set(packed: Packed, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(packed.folder / "train-000000.tar", packed.folder / "train-000001.tar") == 0
 
 
-def test_layers_and_tokens_that_were_chosen(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_chosen_layers_and_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     raws = []
     for number in range(6):
         raw = make_raw(f"q{number}", seed=number, tokens=8)

@@ -1,4 +1,4 @@
-"""``wdsbench predict`` from the outside."""
+"""``wdsbench predict``."""
 
 from __future__ import annotations
 
@@ -8,20 +8,12 @@ from pathlib import Path
 
 import pytest
 from builders import Packed, make_dataset
+from cli.runner import run
 
 from wdsbench import TraceLoader
-from wdsbench.cli.main import main
 from wdsbench.detect.registry import detector_spec
 from wdsbench.train.checkpoint import save_detector
 from wdsbench.train.fitted import FittedDetector, StoredTraces
-
-
-def run(*words: str) -> int:
-    """Run one command in this process and return its exit code."""
-    with pytest.raises(SystemExit) as ended:
-        main(words)
-    code = ended.value.code
-    return code if isinstance(code, int) else int(code is not None)
 
 
 @pytest.fixture(scope="module")
@@ -37,12 +29,7 @@ def checkpoint(packed: Packed, tmp_path: Path) -> Path:
     return tmp_path / "length"
 
 
-def test_help_shows_one_example(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("predict", "--help") == 0
-    assert "Example: wdsbench predict" in capsys.readouterr().out
-
-
-def test_scores_are_written_and_told(
+def test_scores_are_written_and_summarised(
     packed: Packed, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "scores.csv"
@@ -69,7 +56,7 @@ def test_scores_are_written_and_told(
 def test_errors_are_one_line(
     packed: Packed, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for words, said in (
+    for words, expected in (
         ((str(tmp_path / "none"), str(packed.folder)), "no checkpoint at"),
         ((str(checkpoint), str(tmp_path / "none")), "no data set here"),
         ((str(checkpoint), str(packed.folder), "--split", "dev"), "'dev' is not one of"),
@@ -77,5 +64,5 @@ def test_errors_are_one_line(
         assert run("predict", *words, "--out", str(tmp_path / "scores.csv")) == 1
         error = capsys.readouterr().err
         assert error.count("\n") == 1
-        assert said in error
+        assert expected in error
     assert not (tmp_path / "scores.csv").exists()

@@ -1,4 +1,4 @@
-"""The page about all commands."""
+"""The Markdown reference of all commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``wdsbench relabel`` from the outside."""
+"""``wdsbench relabel``."""
 
 from __future__ import annotations
 
@@ -7,17 +7,13 @@ from pathlib import Path
 
 import pytest
 from builders import Packed, make_dataset, write_scores
+from cli.runner import run as command
 
-from wdsbench.cli.main import main
 from wdsbench.shards.read.index import DatasetIndex
 
 
 def run(*words: object) -> int:
-    """Run the command in this process and return its exit code."""
-    with pytest.raises(SystemExit) as ended:
-        main(["relabel", *map(str, words)])
-    code = ended.value.code
-    return code if isinstance(code, int) else int(code is not None)
+    return command("relabel", *words)
 
 
 @pytest.fixture
@@ -25,14 +21,7 @@ def packed(tmp_path: Path) -> Packed:
     return make_dataset(tmp_path)
 
 
-def test_help_shows_one_example(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("--help") == 0
-    assert "Example: wdsbench relabel shards/ --scores" in capsys.readouterr().out
-
-
-def test_report_for_people(
-    packed: Packed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_text_report(packed: Packed, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     scores = dict.fromkeys(packed.scores, 0.75)
     new = write_scores(tmp_path / "new[1].csv", {**scores, "other": 0.5}, "f1")
     changed = sum(score < 0.5 for score in packed.scores.values())
@@ -51,9 +40,7 @@ def test_report_for_people(
     ]
 
 
-def test_report_for_machines(
-    packed: Packed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_json_report(packed: Packed, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     few = dict(list(packed.scores.items())[:55])
     new = write_scores(tmp_path / "new.csv", few)
     assert run(packed.folder, "--scores", new, "--missing-score", "keep", "--json") == 0

@@ -1,4 +1,4 @@
-"""``wdsbench train --search`` and ``--seeds`` from the outside."""
+"""``wdsbench train --search`` and ``--seeds``."""
 
 from __future__ import annotations
 
@@ -7,18 +7,9 @@ from pathlib import Path
 
 import pytest
 from builders import Packed, make_dataset
-
-from wdsbench.cli.main import main
+from cli.runner import run
 
 SETTINGS = ("--epochs=1", "--hidden=16", "--batch-size=16", "--threads=1", "--device=cpu")
-
-
-def run(*words: str) -> int:
-    """Run one command in this process and return its exit code."""
-    with pytest.raises(SystemExit) as ended:
-        main(words)
-    code = ended.value.code
-    return code if isinstance(code, int) else int(code is not None)
 
 
 def train(packed: Packed, out: Path, *words: str) -> int:
@@ -45,10 +36,10 @@ def test_search_shows_the_trials_and_the_results(
     found = results["config"]["search"]["lstm"]
     assert found["trials"] == 2
     assert found["settings"] == written["best"]["settings"]
-    assert "A new study" not in captured.err  # optuna keeps quiet
+    assert "A new study" not in captured.err  # optuna logs nothing
 
 
-def test_search_leaves_stdout_to_the_json(
+def test_search_prints_only_json_to_stdout(
     packed: Packed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert train(packed, tmp_path, "--search=1", "--json") == 0
@@ -57,10 +48,10 @@ def test_search_leaves_stdout_to_the_json(
     assert "Trials of lstm" in captured.err
 
 
-def test_search_refuses_what_is_not_trained(
+def test_search_refuses_untrained_detectors_and_bad_numbers(
     packed: Packed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for words, said in (
+    for words, expected in (
         (("--detector=length", "--search=2"), "length cannot be searched"),
         (("--search=0",), "trials is 0"),
         (("--search=2", "--seeds=3"), "--search 2 and --seeds 3 do not go together"),
@@ -68,11 +59,11 @@ def test_search_refuses_what_is_not_trained(
         assert train(packed, tmp_path / "out", *words) == 1
         error = capsys.readouterr().err
         assert error.count("\n") == 1
-        assert said in error
+        assert expected in error
     assert not (tmp_path / "out").exists()
 
 
-def test_seeds_give_means_with_their_spread(
+def test_seeds_give_means_and_spreads(
     packed: Packed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert train(packed, tmp_path, "--seeds=2", "--seed=3", "--detector=length,lstm") == 0
@@ -83,13 +74,13 @@ def test_seeds_give_means_with_their_spread(
     runs = [tmp_path / f"seed-000{seed}" / "results.json" for seed in (3, 4)]
     before = [path.stat().st_mtime_ns for path in runs]
     words = ("--seeds=3", "--seed=3", "--detector=length,lstm", "--resume")
-    assert train(packed, tmp_path, *words) == 0  # two of them have ended
+    assert train(packed, tmp_path, *words) == 0  # two of them are finished
     assert [path.stat().st_mtime_ns for path in runs] == before
     results = json.loads((tmp_path / "results.json").read_text())
     assert results["config"]["seeds"] == [3, 4, 5]
 
 
-def test_seeds_are_counted(
+def test_number_of_seeds_is_validated(
     packed: Packed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert train(packed, tmp_path, "--seeds=0") == 1

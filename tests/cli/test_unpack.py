@@ -1,4 +1,4 @@
-"""``wdsbench unpack`` and its function: what was packed comes back, and packs the same."""
+"""``wdsbench unpack`` and its function: unpacked traces equal the packed ones and pack the same."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from builders import make_raw, write_pickle, write_scores
+from cli.runner import run as command
 
-from wdsbench.cli.main import main
 from wdsbench.errors import PackError, ShardError
 from wdsbench.pack import PackOptions, pack
 from wdsbench.pack.unpack import unpack
@@ -20,11 +20,7 @@ from wdsbench.traces.read import read_traces
 
 
 def run(*words: object) -> int:
-    """Run the command in this process and return its exit code."""
-    with pytest.raises(SystemExit) as ended:
-        main(["unpack", *map(str, words)])
-    code = ended.value.code
-    return code if isinstance(code, int) else int(code is not None)
+    return command("unpack", *words)
 
 
 def tars(folder: Path) -> dict[str, bytes]:
@@ -74,7 +70,7 @@ def test_packing_again_gives_the_same_shards(
     assert second.file.table == first.file.table
 
 
-def test_sequences_and_graphs_come_back(tmp_path: Path) -> None:
+def test_sequences_and_graphs_are_restored(tmp_path: Path) -> None:
     import torch
     from torch_geometric.data import Data
 
@@ -121,13 +117,13 @@ def test_states_texts_and_scores(tmp_path: Path) -> None:
     assert {row["question_id"] for row in rows} == {trace.question_id for trace in found}
     for row in rows:
         assert np.float32(row["f1"]) == np.float32(scores[row["question_id"]])
-    # numpy alone reads it
+    # NumPy alone can read it
     with np.load(report.files[0], allow_pickle=False) as archive:
         assert archive["0.hidden_states"].dtype == np.float16
 
 
 def same_after_packing_again(tmp_path: Path, options: PackOptions) -> list[list[str]]:
-    """Unpack ``out``, pack it again with the scores that came with it, and return those lines."""
+    """Unpack ``out``, pack it again with its unpacked scores, and return the lines of these."""
     report = unpack(tmp_path / "out", tmp_path / "back")
     assert report.scores is not None
     pack([str(tmp_path / "back")], tmp_path / "again", scores=report.scores, options=options)
@@ -139,8 +135,8 @@ def same_after_packing_again(tmp_path: Path, options: PackOptions) -> list[list[
 
 
 @pytest.mark.parametrize("stated", [True, False])
-def test_scores_of_traces_come_back(stated: bool, tmp_path: Path) -> None:
-    """With their numbers where the traces of a question differ; some have no score."""
+def test_scores_of_traces_are_restored(stated: bool, tmp_path: Path) -> None:
+    """Trace numbers are kept if the traces of a question differ; some have no score."""
     raws = [{**make_raw(f"q{i % 8}", seed=i), "label": 1} for i in range(24)]
     if stated:
         raws = [{**raw, "trace_number": 10 - i // 8} for i, raw in enumerate(raws)]
@@ -159,7 +155,7 @@ def test_scores_of_traces_come_back(stated: bool, tmp_path: Path) -> None:
     assert got == {key: np.float32(score) for key, score in wanted.items() if score}
 
 
-def test_one_score_of_all_traces_comes_back_as_one(tmp_path: Path) -> None:
+def test_one_score_per_question_is_restored_as_one(tmp_path: Path) -> None:
     write_pickle(tmp_path / "b.pkl", [make_raw(f"q{i % 8}", seed=i) for i in range(16)])
     table = write_scores(tmp_path / "s.csv", {f"q{i}": i / 8 for i in range(8)})
     pack([str(tmp_path / "b.pkl")], tmp_path / "out", scores=table)
@@ -169,8 +165,8 @@ def test_one_score_of_all_traces_comes_back_as_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("threshold", [0.5, 0.3, 1 / 3])
-def test_scores_beside_the_threshold_keep_their_side(threshold: float, tmp_path: Path) -> None:
-    """The table keeps float32, in which they are the threshold."""
+def test_scores_near_the_threshold_keep_their_label(threshold: float, tmp_path: Path) -> None:
+    """The table stores float32, in which these scores equal the threshold."""
     near = [threshold, *(np.nextafter(threshold, side) for side in (0, 1))]
     near += [threshold - 1e-12, threshold + 1e-12]
     write_pickle(tmp_path / "b.pkl", [make_raw(f"q{i}", seed=i) for i in range(len(near))])
@@ -192,7 +188,7 @@ def packed(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-def test_damage_is_named_and_nothing_is_left(packed: Path, tmp_path: Path) -> None:
+def test_damage_is_named_and_no_file_is_left(packed: Path, tmp_path: Path) -> None:
     index = DatasetIndex.open(packed)
     shard = index.shard_path(0)
     data = bytearray(shard.read_bytes())
@@ -207,7 +203,7 @@ def test_damage_is_named_and_nothing_is_left(packed: Path, tmp_path: Path) -> No
         unpack(packed, tmp_path / "back")
 
 
-def test_nothing_is_written_over(packed: Path, tmp_path: Path) -> None:
+def test_existing_files_are_not_overwritten(packed: Path, tmp_path: Path) -> None:
     name = DatasetIndex.open(packed).shard_path(0).stem
     (tmp_path / "back").mkdir()
     (tmp_path / "back" / f"{name}.npz").write_bytes(b"mine")
@@ -216,7 +212,7 @@ def test_nothing_is_written_over(packed: Path, tmp_path: Path) -> None:
     assert (tmp_path / "back" / f"{name}.npz").read_bytes() == b"mine"
 
 
-def test_somebody_elses_packed_from_is_ignored(tmp_path: Path) -> None:
+def test_invalid_packed_from_is_ignored(tmp_path: Path) -> None:
     for value in ("x", {"file": 3, "position": 0, "remarks": []}, {"file": "a", "position": -1}):
         write_pickle(tmp_path / "b.pkl", [{**make_raw("q", seed=0), "packed_from": value}])
         (trace,) = read_traces(tmp_path / "b.pkl")

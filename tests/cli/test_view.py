@@ -1,4 +1,4 @@
-"""``wdsbench view`` from the outside."""
+"""``wdsbench view``."""
 
 from __future__ import annotations
 
@@ -8,22 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 from builders import FEATURES, LAYERS, Packed, make_dataset, make_raw, write_pickle
+from cli.runner import run
 
-from wdsbench.cli.main import main
 from wdsbench.detect.registry import DetectorShape, detector_spec
 from wdsbench.pack import PackOptions
 from wdsbench.train.checkpoint import save_detector
 from wdsbench.train.fitted import FittedDetector
 
 PNG = b"\x89PNG\r\n\x1a\n"
-
-
-def run(*words: str) -> int:
-    """Run one command in this process and return its exit code."""
-    with pytest.raises(SystemExit) as ended:
-        main(words)
-    code = ended.value.code
-    return code if isinstance(code, int) else int(code is not None)
 
 
 @pytest.fixture(scope="module")
@@ -50,14 +42,9 @@ def lstm(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pictures without a name go to the working folder."""
+def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Change to a temporary folder, where unnamed pictures are written."""
     monkeypatch.chdir(tmp_path)
-
-
-def test_help_shows_one_example(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("view", "--help") == 0
-    assert "Example: wdsbench view" in capsys.readouterr().out
 
 
 def test_default_is_a_picture_named_after_the_trace(
@@ -83,7 +70,7 @@ def test_raw_file(full: Packed, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert (tmp_path / report["out"]).stat().st_size == report["bytes"]
 
 
-def test_layers_are_named_as_the_model_names_them(
+def test_layers_are_numbered_as_in_the_model(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     raw = {**make_raw("q", seed=0), "layers": [0, 15, 31]}
@@ -101,7 +88,7 @@ def test_layers_are_named_as_the_model_names_them(
         )
 
 
-def test_missing_maps_are_said_with_the_option_that_keeps_them(
+def test_missing_maps_are_noted_with_the_option_that_keeps_them(
     packed: Packed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("view", str(packed.folder), "--heatmap", "--out", "a.png") == 0
@@ -132,7 +119,7 @@ def test_page_with_scores(full: Packed, lstm: Path, tmp_path: Path) -> None:
     assert "plotly.js v" in text
 
 
-def test_scores_of_a_whole_trace_are_refused_by_name(
+def test_detectors_without_token_scores_are_refused(
     full: Packed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     save_detector(FittedDetector(detector_spec("length")), tmp_path / "length")
@@ -141,7 +128,7 @@ def test_scores_of_a_whole_trace_are_refused_by_name(
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
         (("--layers", "9"), "--layers: 9 is not a layer; the trace has 0 to 2"),
         (("--layers", "x"), "--layers 'x' is not a comma list of integers"),
@@ -152,17 +139,17 @@ def test_scores_of_a_whole_trace_are_refused_by_name(
         (("--trace", "99"), "holds 12 traces, 0 to 11"),
     ],
 )
-def test_wrong_words(
+def test_wrong_options(
     full: Packed,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     words: tuple[str, ...],
-    said: str,
+    expected: str,
 ) -> None:
     assert run("view", str(full.folder), *words) == 1
     error = capsys.readouterr().err
     assert error.count("\n") == 1
-    assert said in error
+    assert expected in error
     assert list(tmp_path.glob("*.png")) == []
 
 
@@ -171,7 +158,7 @@ def test_too_many_layers_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixt
     every = ",".join(map(str, range(10)))
     assert run("view", str(deep.folder), "--layers", every) == 1
     assert "10 layers; at most 8 fit side by side" in capsys.readouterr().err
-    # One layer twice is one.
+    # A repeated layer is drawn once.
     assert run("view", str(deep.folder), "--layers", "1,1,-9", "--norms", "--json") == 0
     assert json.loads(capsys.readouterr().out)["layers"] == [1]
 

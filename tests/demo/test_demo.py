@@ -1,4 +1,4 @@
-"""The embedded model, its questions, and the main job over them at a small size."""
+"""The embedded model, its questions, and a small run of the demo."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from pathlib import Path
 import pytest
 
 from wdsbench.demo.options import DemoOptions
-from wdsbench.demo.run import DETECTORS, MODEL, QUESTIONS, run_demo
+from wdsbench.demo.run import MODEL, QUESTIONS, run_demo
+from wdsbench.detect.registry import DETECTOR_NAMES
 from wdsbench.errors import DetectorError, PackError
 from wdsbench.llm.questions import read_questions
 
-#: Enough for both classes in every split; the figures themselves mean nothing at this size.
+#: Enough for both classes in every split; the metrics are meaningless at this size.
 QUESTIONS_ASKED = 120
 
 
-def few(out: Path) -> DemoOptions:
+def small_demo(out: Path) -> DemoOptions:
     return DemoOptions(out=out, questions=QUESTIONS_ASKED)
 
 
-def test_the_model_is_small_and_the_questions_are_many() -> None:
+def test_model_size_and_number_of_questions() -> None:
     assert (MODEL / "model.safetensors").stat().st_size <= 3_000_000
     questions = read_questions(QUESTIONS)
     assert len(questions) >= 6000
@@ -31,13 +32,13 @@ def test_the_model_is_small_and_the_questions_are_many() -> None:
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("demo") / "first"
-    run_demo(few(out))
+    run_demo(small_demo(out))
     return out
 
 
-def test_everything_is_there(demo: Path) -> None:
+def test_all_files_are_written(demo: Path) -> None:
     results = json.loads((demo / "results.json").read_text())
-    assert set(results["detectors"]) == set(DETECTORS)
+    assert set(results["detectors"]) == set(DETECTOR_NAMES)
     assert results["dataset"]["splits"]["test"]["n"] > 0
     for place in ("traces_data/batch_0001.pkl.gz", "ground_truth_scores.csv", "shards/index.json"):
         assert (demo / place).exists()
@@ -46,10 +47,10 @@ def test_everything_is_there(demo: Path) -> None:
     assert {"results.json", "metrics.jsonl", "roc.png", "curves.png", "checkpoints"} <= run_files
 
 
-def test_a_second_run_reuses_what_is_there(demo: Path) -> None:
+def test_a_second_run_repeats_no_stage(demo: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in (demo / "shards").iterdir()}
     lines: list[str] = []
-    run_demo(few(demo), say=lines.append)
+    run_demo(small_demo(demo), say=lines.append)
     *stages, total = lines
     names = ("extract", "score", "pack", "train", "view")
     assert stages == [f"{name}: finished before" for name in names]
@@ -57,15 +58,15 @@ def test_a_second_run_reuses_what_is_there(demo: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in (demo / "shards").iterdir()} == before
 
 
-def test_other_settings_start_anew_and_the_same_seed_gives_the_same_numbers(
+def test_other_settings_restart_and_equal_seeds_give_equal_results(
     demo: Path, tmp_path: Path
 ) -> None:
-    """One run for both: it takes as long as all other tests here together."""
+    """One run for both, because it takes as long as all other tests of this file."""
     lines: list[str] = []
-    with pytest.raises(DetectorError, match="but needs both classes"):  # of ten, some split lacks
+    with pytest.raises(DetectorError, match="but needs both classes"):  # ten are too few
         run_demo(DemoOptions(out=tmp_path, questions=10), say=lines.append)
     assert len(lines) == 3
-    found = run_demo(few(tmp_path), say=lines.append)
+    found = run_demo(small_demo(tmp_path), say=lines.append)
     assert len(lines) == 9
     assert re.fullmatch(r"extract: 120 answers, \d+ tokens, \d+\.\d s", lines[3])
     again = found.results.as_json()["detectors"]
@@ -76,8 +77,8 @@ def test_other_settings_start_anew_and_the_same_seed_gives_the_same_numbers(
         assert again[name]["auroc_interval"] == pytest.approx(figures["auroc_interval"], abs=1e-3)
 
 
-def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_demo_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("mine")
     with pytest.raises(PackError, match="not empty and not a demo"):
-        run_demo(few(tmp_path))
+        run_demo(small_demo(tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]

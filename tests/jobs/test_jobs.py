@@ -1,4 +1,4 @@
-"""The jobs as Python functions: names, options and reports of the commands."""
+"""The jobs as Python functions: their names, options and reports."""
 
 from __future__ import annotations
 

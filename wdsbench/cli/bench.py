@@ -7,7 +7,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from wdsbench.cli.terminal import all_words, bar, print_json, stdout
+from wdsbench.cli.terminal import bar, print_json, stdout, words
 from wdsbench.options import option
 
 EXAMPLE = "wdsbench bench stream --data bench-data/ --out stream.json --plot stream.png"
@@ -61,9 +61,8 @@ def command(options: BenchOptions) -> None:
     from wdsbench.bench.report import as_json, print_part
     from wdsbench.files import write_json
 
-    parts_of = parts.SCENARIOS[options.scenario]()
     cases = SCENARIOS[options.scenario] if options.cases is None else options.cases
-    wanted = parts.named(all_words([cases]), parts_of)
+    wanted = parts.named(words(cases), parts.SCENARIOS[options.scenario]())
     if options.plot is not None:
         check_plot_path(options.plot)
     measured = []

@@ -29,16 +29,17 @@ def command(options: InspectJob, as_json: bool) -> None:
 
 
 def _show_dataset(found: dict[str, Any]) -> None:
+    shards, total = found["shards"], found["bytes"]
     say(
         f"{found['source']}: {found['samples']} samples of {found['questions']} questions,"
-        f" {size_text(found['bytes'])} in {len(found['shards'])} shards"
+        f" {size_text(total)} in {len(shards)} shards"
     )
     print_table(
         "splits",
         ("split", "samples", "hallucinated", "right", "unlabelled"),
         [
-            (name, *(entry[key] for key in ("samples", "hallucinated", "right", "unlabelled")))
-            for name, entry in found["splits"].items()
+            (name, part["samples"], part["hallucinated"], part["right"], part["unlabelled"])
+            for name, part in found["splits"].items()
         ],
     )
     print_table(
@@ -53,18 +54,12 @@ def _show_dataset(found: dict[str, Any]) -> None:
         "members",
         ("member", "samples", "size", "share"),
         [
-            (
-                name,
-                part["samples"],
-                size_text(part["bytes"]),
-                f"{part['bytes'] / found['bytes']:.1%}",
-            )
+            (name, part["samples"], size_text(part["bytes"]), f"{part['bytes'] / total:.1%}")
             for name, part in found["members"].items()
         ],
     )
     _print_lengths(found)
     _print_layers(found["layers"], f"layers (ranges of {found['range_samples']} random samples)")
-    shards = found["shards"]
     print_table(
         "shards",
         ("shard", "samples", "size"),
@@ -188,7 +183,6 @@ def _print_layers(layers: list[dict[str, Any]], title: str) -> None:
 
 
 def _print_tokens(found: dict[str, Any]) -> None:
-    tokens = found["token_list"]
     print_table(
         "tokens",
         ("token", "id", "text", "part", "log-probability"),
@@ -200,7 +194,7 @@ def _print_tokens(found: dict[str, Any]) -> None:
                 part["part"] or "",
                 _number(part["logprob"]),
             )
-            for part in tokens
+            for part in found["token_list"]
         ],
     )
 

@@ -51,25 +51,24 @@ def command_of(run: Callable[..., None]) -> Callable[..., None]:
 
 def _parameter(field: dataclasses.Field[Any], kind: Any) -> inspect.Parameter:
     metadata = field.metadata
-    default = ... if _required(field) else _default(field)
+    default = ... if _required(field) else field.default
     plain, optional = _without_none(kind)
     flag, value = _flag(field), f"<{plain.__name__.lower()}>"
     if _is_integers(plain):
-        plain, default, value = str, _comma(default), "<int,...>"
+        default = ",".join(map(str, default)) if isinstance(default, tuple) else default
+        plain, value = str, "<int,...>"
     elif _is_words(plain):
         plain = list[str]
         default = list(default) if isinstance(default, tuple) else default
         value = "<str,...>" if metadata.get("comma") else "<str>"
     elif plain is bool:
         flag = f"{flag}/--no-{flag.removeprefix('--')}" if default is True else flag
-    if metadata.get("argument"):
-        value = field.name.upper()
-    metavar = None if plain is bool else metadata.get("metavar") or value
-    texts = {"help": metadata["help"], "metavar": metavar}
-    annotation = plain | None if optional else plain
-    if metadata.get("argument"):
-        return _keyword(field.name, annotation, typer.Argument(default, **texts))
-    return _keyword(field.name, annotation, typer.Option(default, flag, **texts))
+    positional = metadata.get("argument")
+    metavar = metadata.get("metavar") or (field.name.upper() if positional else value)
+    texts = {"help": metadata["help"], "metavar": None if plain is bool else metavar}
+    names = [] if positional else [flag]
+    info = (typer.Argument if positional else typer.Option)(default, *names, **texts)
+    return _keyword(field.name, plain | None if optional else plain, info)
 
 
 def _keyword(name: str, annotation: Any, info: Any) -> inspect.Parameter:
@@ -78,7 +77,7 @@ def _keyword(name: str, annotation: Any, info: Any) -> inspect.Parameter:
 
 
 def _value(field: dataclasses.Field[Any], kind: Any, given: Any) -> Any:
-    """Return the field's value for what the command line gave."""
+    """Return the value of a field from the parsed command line."""
     plain, _ = _without_none(kind)
     flag = _flag(field)
     if given is None:
@@ -103,25 +102,15 @@ def _flag(field: dataclasses.Field[Any]) -> str:
 
 
 def _required(field: dataclasses.Field[Any]) -> bool:
-    return field.default is field.default_factory is dataclasses.MISSING
-
-
-def _default(field: dataclasses.Field[Any]) -> Any:
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return field.default
-
-
-def _comma(default: Any) -> Any:
-    return ",".join(map(str, default)) if isinstance(default, tuple) else default
+    return field.default is dataclasses.MISSING
 
 
 def _without_none(kind: Any) -> tuple[Any, bool]:
-    """Return a type without None, and whether None was in it."""
-    if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
-        plain = [each for each in typing.get_args(kind) if each is not type(None)]
-        return plain[0], len(plain) < len(typing.get_args(kind))
-    return kind, False
+    """Return a type without None, and True if None was in it."""
+    if not isinstance(kind, types.UnionType):
+        return kind, False
+    plain = [each for each in typing.get_args(kind) if each is not type(None)]
+    return plain[0], len(plain) < len(typing.get_args(kind))
 
 
 def _is_integers(kind: Any) -> bool:

@@ -17,7 +17,6 @@ from typing import Any
 
 import wdsbench
 from wdsbench.demo.options import DemoOptions
-from wdsbench.detect.registry import DETECTOR_NAMES
 from wdsbench.errors import PackError
 from wdsbench.files import atomic_file
 from wdsbench.jobs import (
@@ -46,9 +45,6 @@ TRACES_NAME = "traces_data"
 SHARDS_NAME = "shards"
 RUNS_NAME = "runs"
 PAGE_NAME = "trace.html"
-
-#: The detectors of the demo.
-DETECTORS = DETECTOR_NAMES
 
 #: The embedded model answers in one to three words and a full stop.
 MAX_NEW_TOKENS = 8
@@ -82,16 +78,17 @@ class _Stages:
         self._say = say
         self._done: list[str] = []
         if self._path.exists():
-            state = json.loads(self._path.read_text(encoding="utf-8"))
+            state = json.loads(self._path.read_bytes())
             if state["settings"] == settings:
-                self._done = list(state["done"])
+                self._done = state["done"]
 
     def run(self, name: str, outputs: list[Path], work: Callable[[], str]) -> None:
         """Run a stage unless it is finished and its outputs exist; ``work`` returns a summary."""
         if name in self._done and all(path.exists() for path in outputs):
             self._say(f"{name}: finished before")
             return
-        self._done = self._done[: self._done.index(name)] if name in self._done else self._done
+        if name in self._done:
+            del self._done[self._done.index(name) :]
         self._save()
         for path in outputs:
             if path.is_dir():
@@ -118,12 +115,8 @@ def run_demo(
 ) -> DemoOutcome:
     """Run the main job into ``options.out`` and return its results.
 
-    The folder is created if it is missing; only files of a demo are removed from it.
-
-    Args:
-        options: See :class:`DemoOptions`.
-        say: Called with one line after every stage.
-        progress: Draws bars.
+    ``say`` is called with one line after every stage: its result and seconds. Only files of a demo
+    are removed from the folder.
 
     Raises:
         PackError: The folder holds something that is not a demo.
@@ -134,11 +127,8 @@ def run_demo(
     out.mkdir(parents=True, exist_ok=True)
     if options.fresh:
         (out / STATE_NAME).unlink(missing_ok=True)
-    settings = {
-        "questions": options.questions,
-        "seed": options.seed,
-        "wdsbench": wdsbench.__version__,
-    }
+    version = wdsbench.__version__
+    settings = {"questions": options.questions, "seed": options.seed, "wdsbench": version}
     started = time.perf_counter()
     stages = _Stages(out, settings, say)
     for name, outputs, work in _stages(options, progress):

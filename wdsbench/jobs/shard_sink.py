@@ -46,16 +46,10 @@ class ShardSink:
         resume: bool = False,
         overwrite: bool = False,
     ) -> None:
-        """Check that the folder can be used.
+        """Check that the data set can be written to ``shards`` from the extraction in ``out``.
 
-        Args:
-            shards: Folder of the data set.
-            out: Folder of the extraction.
-            questions: The questions; traces are scored if all have references.
-            options: Options of packing; with a score column labels come from the scores.
-            keep_raw: Keep the trace files.
-            resume: True if the extraction resumes.
-            overwrite: True if the extraction replaces an earlier one.
+        Traces are scored if all questions have references. With a score column in ``options``
+        labels come from these scores.
 
         Raises:
             ValueError: The folder holds a data set, finished or not, of another extraction; or

@@ -84,14 +84,13 @@ def verify(job: VerifyJob, *, progress: Progress = no_progress) -> Verified | Re
         ShardError, TraceError: The data cannot be opened.
         ValueError: An option does not apply to this kind of data.
     """
-    sources = list(job.sources)
-    shards = names_shards(sources)
+    shards = names_shards(job.sources)
     if job.out is not None:
         if not shards:
             raise ValueError("--repair needs one data set, without --fast and --recompute.")
         from wdsbench.shards.check.repair import repair_dataset
 
-        return repair_dataset(Path(sources[0]), job.out, progress=progress)
+        return repair_dataset(Path(job.sources[0]), job.out, progress=progress)
     report = _checked(job, shards, progress)
     again = _recomputed(job, shards, progress) if report.sound and job.model else None
     return Verified("dataset" if shards else "raw", report, again)

@@ -99,13 +99,11 @@ def view(job: ViewJob) -> Drawing:
 
 
 def _positions(wanted: Sequence[int] | None, names: Sequence[int]) -> list[int]:
-    """Return the positions of layers given by their numbers in the model; negative ones count from
-    the end.
-    """
+    """Return the positions of layers with these numbers in the model; -1 is the last."""
     count = len(names)
     if wanted is None:
         return sorted({0, count // 2, count - 1})
-    # If layers were chosen, those between are missing.
+    # An extraction with chosen layers lacks those between.
     stored = f"0 to {count - 1}" if names[-1] == count - 1 else ", ".join(map(str, names))
     positions = []
     for number in wanted:
@@ -122,7 +120,7 @@ def _positions(wanted: Sequence[int] | None, names: Sequence[int]) -> list[int]:
 def _check(
     viewed: ViewedTrace, panels: list[str], layers: list[int], head: int | None, *, scored: bool
 ) -> None:
-    """Check that there is something to draw, and everything that was asked for by name."""
+    """Check that there is something to draw, with all requested layers and the head."""
     from wdsbench.view.figure import MOST_LAYERS
 
     if len(layers) > MOST_LAYERS:
@@ -147,7 +145,6 @@ def _check(
 
 
 def _scores(checkpoint: Path, viewed: ViewedTrace, index: DatasetIndex | None) -> TokenScores:
-    """Return the scores of a detector along the trace."""
     from wdsbench.train.checkpoint import load_detector
     from wdsbench.train.fitted import StoredTraces
     from wdsbench.train.predict import find_checkpoint
