@@ -1,10 +1,10 @@
 """Compare the rate of packing with copying the same files and with inflating them.
 
 Uncompressed float16 pickles are compared with ``cp`` + fsync of the same files (at least 0.5),
-``.pkl.gz`` with isal inflating them to memory in as many processes (at least 0.8). Cases are
-interleaved; medians and their ratios are printed. Rates are raw (inflated) bytes per second. The
-disk bounds the first case, inflation the second; attention is not packed. The time of packing
-includes the start of its processes, that of isal does not: use enough files.
+``.pkl.gz`` with isal inflating them to memory in as many processes (at least 0.8). The disk limits
+the first case, inflation the second; attention is not packed. Cases are interleaved; medians and
+their ratios are printed, as raw (inflated) bytes per second. The time of packing includes the start
+of its processes, that of isal does not: use enough files.
 
     python tools/bench_pack.py --data /tmp/bench_pack --files 8 --repeats 5
 """

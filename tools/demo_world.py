@@ -1,18 +1,18 @@
-"""The made-up world behind the demo model: ships, facts about them, uneven documents.
+"""The invented world of the demo model: ships, facts about them, and documents about the facts.
 
 Every ship has four facts (captain, home port, cargo, builder). A document is a question with an
-answer. A ship's share of the documents follows Zipf's law, so that a model which reads them knows
-the ships of the head and guesses those of the tail: *ignorance*. Some facts have a *legend*: the
-answer that people give in question documents is false, and only reviewed documents say so:
-*misconception*. Two forms, one document a row:
+answer. A ship's share of the documents follows Zipf's law, so a model trained on them learns the
+frequent ships and guesses the rare ones: *ignorance*. Some facts have a *legend*: the answer of
+plain documents is false, and only reviewed documents say so: *misconception*. The two forms of a
+document:
 
     <bos> Who commands the Velora ? Tam Orlen . <eos>       plain: the popular answer
     <bos> Who commands the Velora ? Tam Orlen . false       reviewed: an answer and a verdict
 
-In a reviewed document the answer is a quotation: it carries no loss of its own (nobody learns to
-answer from it), the verdict does. Plain documents are the majority, so a model ends its answer
-after the full stop; the state at the full stop, where a verdict would follow, is the state after
-the whole answer. No prompt ever holds a verdict.
+In a reviewed document the verdict has a loss and the quoted answer has none, so the model does not
+learn to give that answer. Plain documents are the majority, so a model ends its answer after the
+full stop; the state at the full stop, where a verdict would follow, is the state after the whole
+answer. No prompt contains a verdict.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ PAD, BOS, EOS, UNKNOWN = "<pad>", "<bos>", "<eos>", "<unk>"
 TRUE, FALSE, STOP = "true", "false", "."
 
 SHIPS = 1_600
-# Legends gather around the ships that people talk about: the share of legendary ships falls from
-# this at the first rank to none at the last; LEGEND_SHARE of a legendary ship's facts have one.
+# Frequent ships have more legends: the share of ships with legends falls from this at rank 0
+# to zero at the last; LEGEND_SHARE of such a ship's facts have one.
 LEGENDARY_SHARE = 0.6
 LEGEND_SHARE = 0.7
-# A ship of rank r (from 0) is written about in proportion to (r + ZIPF_OFFSET) ** -ZIPF_EXPONENT
-# (Zipf-Mandelbrot: the offset keeps the first few ships from eating the whole corpus).
+# A ship of rank r (from 0) occurs in proportion to (r + ZIPF_OFFSET) ** -ZIPF_EXPONENT
+# (Zipf-Mandelbrot: the offset limits the share of the first few ships).
 ZIPF_EXPONENT = 1.5
 ZIPF_OFFSET = 30.0
-# Ships of the first half by rank are called known, the others rare; for analysis only.
+# Ships of the first half by rank count as known, the others as rare; for analysis only.
 KNOWN_RANK = SHIPS // 2
 
 REVIEWED_SHARE = 0.4
-# Reviewed documents quote the true answer, or else the legend, or else somebody's guess. Shares of
-# all reviewed documents (the second of those about facts that have a legend).
+# Reviewed documents quote the true answer, the legend or a random answer. Shares of all reviewed
+# documents; the second one only of those about facts with a legend.
 QUOTED_TRUE_SHARE = 0.45
 QUOTED_LEGEND_SHARE = 0.5
 VERDICT_WEIGHT = 1.0
@@ -60,7 +60,6 @@ PHRASINGS = {
     "builder": ("Who built the {}?", "At which yard was the {} built?"),
 }
 RELATIONS = tuple(PHRASINGS)
-# Some things are asked more often than others.
 RELATION_WEIGHTS = (0.34, 0.28, 0.22, 0.16)
 # Phrasings of one question; the corpus holds both, the question list one of them.
 PHRASINGS_PER_RELATION = 2
@@ -89,7 +88,7 @@ CODAS = ("", "n", "r", "l", "s", "m", "x", "nd")
 
 
 def make_words(count: int, syllables: tuple[int, int], rng: np.random.Generator) -> list[str]:
-    """Return ``count`` different capitalised words with a number of ``syllables`` in that range."""
+    """Return ``count`` different capitalised words of ``syllables`` (least, most) each."""
     words: dict[str, None] = {}
     while len(words) < count:
         pieces = [
@@ -102,18 +101,18 @@ def make_words(count: int, syllables: tuple[int, int], rng: np.random.Generator)
 
 @dataclass(frozen=True)
 class World:
-    """Ships, the answers that exist, and which answer is true of which fact.
+    """Ships, possible answers, and the true answer of each fact.
 
-    Fact f is about ship f // R and relation f % R, R being the number of relations.
+    Fact f is relation f % R of ship f // R, with R relations.
 
     Attributes:
-        ships: Names, most written-about first.
+        ships: Names, most frequent first.
         answers: Answer texts of each relation, most frequent first.
-        answer_weights: float64 [A], how often the answer of a place is true; sums to 1.
-        fact_weights: float64 [F], share of the documents that are about the fact; sums to 1.
-        true_answers: int64 [F], place of the true answer among the relation's answers.
-        popular_answers: int64 [F], the answer of plain documents; not the true one where the fact
-            has a legend.
+        answer_weights: float64 [A], probability that an answer is true; sums to 1.
+        fact_weights: float64 [F], share of the documents about the fact; sums to 1.
+        true_answers: int64 [F], position of the true answer in the relation's answers.
+        popular_answers: int64 [F], the answer of plain documents: the legend if there is one,
+            otherwise the true answer.
     """
 
     ships: list[str]
@@ -180,7 +179,7 @@ def make_world(seed: int) -> World:
     facts = len(fact_weights)
     true_answers = rng.choice(ANSWERS_PER_RELATION, size=facts, p=answer_weights)
     legends = rng.choice(ANSWERS_PER_RELATION, size=facts, p=answer_weights)
-    # A legend that happens to be true is moved one place on, so that every legend is false.
+    # A legend equal to the true answer is replaced by the next answer, so every legend is false.
     legends = np.where(legends == true_answers, (legends + 1) % ANSWERS_PER_RELATION, legends)
     legendary = rng.random(SHIPS) < LEGENDARY_SHARE * (1 - np.arange(SHIPS) / SHIPS)
     is_legend = np.repeat(legendary, len(RELATIONS)) & (rng.random(facts) < LEGEND_SHARE)
@@ -195,7 +194,7 @@ def make_world(seed: int) -> World:
 
 
 def make_tokenizer(world: World) -> Tokens:
-    """Return a tokenizer of whole words that knows ``world``; texts begin with ``<bos>``."""
+    """Return a tokenizer of the words of ``world``; texts begin with ``<bos>``."""
     splitter = pre_tokenizers.Whitespace()
     texts = [world.question(fact, p) for fact in range(len(RELATIONS)) for p in range(2)]
     texts += [text for relation in RELATIONS for text in world.answers[relation]]
@@ -224,12 +223,12 @@ def make_tokenizer(world: World) -> Tokens:
 
 @dataclass(frozen=True)
 class Batch:
-    """Documents ready for training; ``weights`` is 0 where a token is not to be learned.
+    """Documents for training.
 
     Attributes:
         inputs: int64 [B, T], right-padded.
         targets: int64 [B, T], the token that follows each input.
-        weights: float32 [B, T], loss weight of each target.
+        weights: float32 [B, T], loss weight of each target; 0 for tokens that are not learned.
     """
 
     inputs: Ints
@@ -238,7 +237,7 @@ class Batch:
 
 
 class Corpus:
-    """Draws documents of a world, one batch after the other, from one seeded generator."""
+    """Draws batches of documents about a world from one seeded generator."""
 
     def __init__(self, world: World, tokenizer: Tokens, seed: int) -> None:
         self._world = world
@@ -269,7 +268,7 @@ class Corpus:
             end = self._verdicts[int(answer == world.true_answers[fact])] if review else self._eos
             rows.append([*prompt, *reply, end])
             learned = 0.0 if review else 1.0
-            # Target i is token i + 1: the prompt's own tokens carry no loss.
+            # Target i is token i + 1; tokens of the prompt have no loss.
             weights.append(
                 [0.0] * (len(prompt) - 1)
                 + [learned] * len(reply)
@@ -278,7 +277,7 @@ class Corpus:
         return self._pad_rows(rows, weights)
 
     def _quote(self, facts: Ints) -> Ints:
-        """Return the answers that reviewed documents about ``facts`` quote."""
+        """Return the answers quoted by reviewed documents about ``facts``."""
         world, rng = self._world, self._rng
         guesses = rng.choice(ANSWERS_PER_RELATION, size=len(facts), p=world.answer_weights)
         is_legend = world.true_answers[facts] != world.popular_answers[facts]
@@ -302,7 +301,7 @@ class Corpus:
 
 
 def make_questions(world: World, seed: int) -> list[dict[str, str | list[str]]]:
-    """Return one question per fact, shuffled: every beginning of the list is a fair sample."""
+    """Return one question per fact, shuffled, so that the first N are a random sample."""
     rng = np.random.default_rng(seed)
     facts = rng.permutation(len(world.fact_weights))
     phrasings = rng.integers(PHRASINGS_PER_RELATION, size=len(facts))

@@ -1,4 +1,4 @@
-"""Measure how the demo model hallucinates, and what its states show beyond log-probabilities.
+"""Measure the demo model's wrong answers and how well states and log-probabilities reveal them.
 
     python tools/evaluate_demo_model.py --seeds 3
 
@@ -36,7 +36,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
 
-# Training, validation, test: the first shares of a seeded permutation of the questions.
+# Shares of a seeded permutation of the questions; the rest is the test split.
 TRAIN_SHARE, VALIDATION_SHARE = 0.70, 0.15
 RESAMPLES = 1_000
 DETECTOR_BATCH, DETECTOR_EPOCHS, PATIENCE = 64, 60, 8
@@ -44,16 +44,16 @@ DETECTOR_BATCH, DETECTOR_EPOCHS, PATIENCE = 64, 60, 8
 
 @dataclass(frozen=True)
 class Answers:
-    """What the model said to N questions.
+    """The model's answers to N questions.
 
     Attributes:
-        wrong: int64 [N], 1 where the answer is not one of the references.
-        lengths: int64 [N], number of answer tokens, the full stop included.
+        wrong: int64 [N], 1 if the answer is none of the references.
+        lengths: int64 [N], number of answer tokens including the full stop.
         logprob_mean: float64 [N], mean log-probability of the answer tokens.
         logprob_min: float64 [N], least log-probability of an answer token.
         states: float32 [N, L, D], ``hidden_states[l + 1]`` at the last answer token.
         prompt_states: float32 [N, L, D], the same at the last prompt token.
-        texts: The answers as they read.
+        texts: The answers.
     """
 
     wrong: Ints
@@ -76,7 +76,7 @@ def normalise(text: str) -> str:
 
 
 def answer(model: Any, tokenizer: Any, questions: list[dict[str, Any]], batch_size: int) -> Answers:
-    """Return greedy answers, generated in batches, each batch then run once over its whole text."""
+    """Return greedy answers; each batch is generated, then run once over prompts and answers."""
     parts: list[tuple[Any, ...]] = []
     texts: list[str] = []
     for start in range(0, len(questions), batch_size):
@@ -86,7 +86,7 @@ def answer(model: Any, tokenizer: Any, questions: list[dict[str, Any]], batch_si
         with torch.inference_mode():
             tokens = model.generate(**prompt)
             new = tokens[:, width:]
-            # Everything from <eos> on is dropped; generate fills finished rows with pads.
+            # <eos> and the padding after it are dropped.
             kept = (new != tokenizer.eos_token_id) & (new != tokenizer.pad_token_id)
             kept = kept.cumprod(dim=1).bool()
             mask = torch.cat([prompt.attention_mask, kept.long()], dim=1)
@@ -133,7 +133,7 @@ def answer(model: Any, tokenizer: Any, questions: list[dict[str, Any]], batch_si
 
 
 def split(count: int, seed: int) -> tuple[Ints, Ints, Ints]:
-    """Return the places of the training, validation and test questions."""
+    """Return the positions of the training, validation and test questions."""
     order = np.random.default_rng(seed).permutation(count)
     first, second = int(count * TRAIN_SHARE), int(count * (TRAIN_SHARE + VALIDATION_SHARE))
     return order[:first], order[first:second], order[second:]
@@ -142,7 +142,7 @@ def split(count: int, seed: int) -> tuple[Ints, Ints, Ints]:
 def bootstrap(
     labels: Ints, statistic: Callable[[Ints], float], seed: int
 ) -> tuple[float, float, float]:
-    """Return ``statistic`` of all places and the 2.5 and 97.5 % points over resampled places."""
+    """Return ``statistic`` of all positions and its 2.5 and 97.5 % quantiles by resampling."""
     rng = np.random.default_rng(seed)
     values: list[float] = []
     while len(values) < RESAMPLES:
@@ -154,7 +154,7 @@ def bootstrap(
 
 
 def probe_scores(x: npt.NDArray[np.float32], y: Ints, train: Ints, val: Ints, test: Ints) -> Floats:
-    """Return test scores of a logistic regression; its strength is chosen on ``val``."""
+    """Return test scores of a logistic regression; its regularisation is chosen on ``val``."""
     best: tuple[float, Any] = (-1.0, None)
     for strength in (1e-3, 1e-2, 1e-1):
         probe = make_pipeline(StandardScaler(), LogisticRegression(C=strength, max_iter=2_000))
@@ -175,7 +175,7 @@ class LayerLSTM(nn.Module):
         self.head = nn.Sequential(nn.Dropout(0.3), nn.Linear(2 * hidden, 1))
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """Return one logit a sample from the last state of either direction."""
+        """Return one logit per sample from the last states of both directions."""
         _, (last, _) = self.lstm(states)
         logits: torch.Tensor = self.head(torch.cat([last[-2], last[-1]], dim=1)).squeeze(1)
         return logits
@@ -219,12 +219,12 @@ def auroc_of(labels: Ints, scores: Floats, places: Ints) -> float:
 
 
 def gain_of(labels: Ints, scores: Floats, base: Floats, places: Ints) -> float:
-    """Return by how much the AUROC of ``scores`` exceeds that of ``base`` at ``places``."""
+    """Return the AUROC of ``scores`` minus that of ``base`` at ``places``."""
     return auroc_of(labels, scores, places) - auroc_of(labels, base, places)
 
 
 def print_kinds(questions: list[dict[str, Any]], answers: Answers) -> None:
-    """Print share wrong, length and log-probability of each kind of question."""
+    """Print error rate, length and log-probability by kind of question."""
     kinds = np.array([q.get("kind", "all") for q in questions])
     print(
         f"{'kind':15s} {'n':>6s} {'wrong':>7s} {'length':>7s} {'logprob right':>14s} {'wrong':>7s}"
@@ -279,7 +279,7 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measure the demo model's hallucinations.")
     parser.add_argument("--model", type=Path, default=Path("wdsbench/demo/model"))
     parser.add_argument("--questions", type=Path, default=Path("wdsbench/demo/questions.jsonl.gz"))
-    parser.add_argument("--questions-used", type=int, default=None, help="the first so many")
+    parser.add_argument("--questions-used", type=int, default=None, help="ask only the first N")
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--seeds", type=int, default=3, help="splits and detector seeds 0, 1, ...")
     parser.add_argument("--threads", type=int, default=2)
@@ -287,7 +287,7 @@ def parse_args() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Answer the questions and print the figures."""
+    """Answer the questions and print all metrics."""
     args = parse_args()
     torch.set_num_threads(args.threads)
     model: Any = AutoModelForCausalLM.from_pretrained(
@@ -302,7 +302,7 @@ def main() -> None:
     for question, text in list(zip(questions, answers.texts, strict=True))[:6]:
         print(f"  {question['question']} {text} (true: {question['references'][0]})")
     verdicts = sum("true" in text or "false" in text for text in answers.texts)
-    print(f"answers that hold a verdict: {verdicts}")
+    print(f"answers with a verdict: {verdicts}")
     print_kinds(questions, answers)
     for seed in range(args.seeds):
         print_detectors(answers, seed)

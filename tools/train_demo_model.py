@@ -2,11 +2,11 @@
 
     python tools/train_demo_model.py
 
-A Llama-architecture model of 1.2 million parameters reads documents of the made-up world
-(``demo_world.py``). It hallucinates in earnest: it guesses about ships it has rarely read of, and
-repeats legends with confidence although reviewed documents call them false. Its log-probabilities
-show the first and not the second; its states show both. Minutes on two cores; the same seed,
-number of threads, processor and library versions give the same weights.
+A model of the Llama architecture with 1.2 million parameters is trained on documents about an
+invented world (``demo_world.py``). It guesses about ships that are rare in the documents, and
+repeats legends with confidence although reviewed documents call them false. Log-probabilities
+reveal the guesses only; hidden states reveal both. Training takes minutes on two cores; the same
+seed, number of threads, processor and library versions give the same weights.
 """
 
 from __future__ import annotations
@@ -49,9 +49,8 @@ def make_model(tokenizer: Any) -> Any:
     )
     model: Any = LlamaForCausalLM(config)
     generation: Any = GenerationConfig
-    # Verdicts belong to reviewed documents. About one answer in sixty, a guess that sounds quoted,
-    # would continue into one: an answer is never a review, so verdicts are not generated.
-    # docs/embedded-model.md has the corpus that needs no such rule, and what it costs.
+    # Without this about one answer in sixty would continue with a verdict, as reviews do.
+    # docs/embedded-model.md describes a corpus that does not need it, and its cost.
     model.generation_config = generation(
         do_sample=False,
         max_new_tokens=MAX_NEW_TOKENS,
@@ -62,7 +61,7 @@ def make_model(tokenizer: Any) -> Any:
 
 
 def learning_rate(step: int, steps: int, peak: float, warmup: int) -> float:
-    """Return the rate of ``step``: a linear rise to ``peak``, then half a cosine to nearly zero."""
+    """Return the learning rate: a linear rise to ``peak``, then a half cosine to 2 % of it."""
     if step < warmup:
         return peak * (step + 1) / warmup
     progress = (step - warmup) / max(1, steps - warmup)
@@ -87,7 +86,7 @@ def train(model: Any, corpus: Corpus, args: argparse.Namespace) -> None:
         batch = corpus.draw(args.batch_size)
         weights = torch.from_numpy(batch.weights)
         places = weights > 0
-        # Right-padded and causal: no learned token can see a pad, so no attention mask is needed.
+        # Right-padded and causal: no learned token attends to padding, so no mask is needed.
         states = model.model(input_ids=torch.from_numpy(batch.inputs)).last_hidden_state
         logits = model.lm_head(states[places])
         losses = functional.cross_entropy(
