@@ -32,7 +32,7 @@ ALLOWED: dict[str, set[str]] = {
     "view": {"traces", "stream", "detect", "shards"},
     "train": {"loader", "detect", "shards"},
     "jobs": {"llm", "pack", "train", "detect", "view", "shards", "traces"},
-    "demo": {"detect", "train", "traces", "jobs"},
+    "demo": {"train", "traces", "jobs"},
     "bench": {"loader", "stream", "shards", "detect"},
     "cli": {"bench", "demo", "jobs", "llm", "pack", "train", "detect", "view", "shards", "traces"},
 }

@@ -42,7 +42,7 @@ def test_all_files_are_written(demo: Path) -> None:
     assert results["dataset"]["splits"]["test"]["n"] > 0
     for place in ("traces_data/batch_0001.pkl.gz", "ground_truth_scores.csv", "shards/index.json"):
         assert (demo / place).exists()
-    assert (demo / "trace.html").read_bytes().startswith(b"<!DOCTYPE html>")
+    assert (demo / "trace.html").read_bytes().startswith(b"<!doctype html>")
     run_files = {path.name for path in (demo / "runs" / "demo").iterdir()}
     assert {"results.json", "metrics.jsonl", "roc.png", "curves.png", "checkpoints"} <= run_files
 
