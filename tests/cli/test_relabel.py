@@ -70,8 +70,8 @@ def test_errors_are_one_line(
     (tmp_path / "bare" / tar.name).write_bytes(tar.read_bytes())
     for words, error in (
         ((packed.folder, "--scores", new), "no score for any of the 60 samples"),
-        ((tmp_path / "bare", "--scores", new), "make a data set of the raw traces"),
-        ((tar, "--scores", new), "make a data set of the raw traces"),
+        ((tmp_path / "bare", "--scores", new), "create a data set from the raw traces"),
+        ((tar, "--scores", new), "create a data set from the raw traces"),
         ((packed.folder, "--scores", tmp_path / "none.csv"), "cannot read scores"),
         ((packed.folder, "--scores", new, "--missing-score", "drop"), "not one of error, keep"),
     ):

@@ -170,7 +170,7 @@ def _print_lengths(found: dict[str, Any]) -> None:
             rows.append((name.replace("_", " "), *numbers, part["total"]))
     print_table("lengths", ("", "least", "median", "mean", "most", "all"), rows)
     if found["unknown_prompts"]:
-        say(f"  note: {found['unknown_prompts']} traces do not say how long their prompt is")
+        say(f"  note: {found['unknown_prompts']} traces do not state the length of their prompt")
 
 
 def _print_layers(layers: list[dict[str, Any]], title: str) -> None:

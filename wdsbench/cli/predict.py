@@ -29,7 +29,7 @@ def command(options: PredictJob, as_json: bool) -> None:
 def _sentence(summary: dict[str, object]) -> str:
     text = f"{summary['detector']}: {summary['samples']} traces"
     if summary["threshold"] is not None:
-        text += f", {summary['hallucinated']} called hallucinated"
+        text += f", {summary['hallucinated']} classified as hallucinated"
     auroc = summary["auroc"]
     if isinstance(auroc, float):
         text += f"; AUROC {auroc:.3f} ({summary['n_pos']} hallucinated, {summary['n_neg']} right)"

@@ -69,7 +69,7 @@ class ExtractJob(ExtractOptions, ModelOptions):
 
     @property
     def packing(self) -> PackOptions:
-        """Options of packing; of whole attention maps the default kinds are stored."""
+        """Options of packing; whole attention maps are stored as the default kinds."""
         return PackOptions(
             score_column=self.score_column,
             missing_score="keep",
