@@ -14,7 +14,6 @@ from __future__ import annotations
 import resource
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -37,16 +36,7 @@ from wdsbench.bench.graphs import (
     make_graph_files,
     make_graph_shards,
 )
-from wdsbench.bench.part import (
-    SHUFFLE,
-    THREADS,
-    WORKERS,
-    Part,
-    Settings,
-    loader_cases,
-    measured_rates,
-    rate_ratios,
-)
+from wdsbench.bench.part import WORKERS, Part, Settings, loader_cases, rates_part
 from wdsbench.bench.timing import Work, consumed_sizes
 
 #: Duration of a repeat of a slow reader.
@@ -62,29 +52,18 @@ def graph_part(settings: Settings, shape: GraphShape = GRAPHS) -> Part:
     traces = graphs_in_memory(shape, settings.progress)
     batches = shape.samples // shape.batch_size
     batch_bytes = sum(graph_bytes(graphs) for graphs in traces) // batches
-    with _descriptors():
-        cases = _cases(shape, settings, traces, batch_bytes)
-        results = measured_rates(cases, settings)
     tokens = f"{shape.shortest}..{shape.longest}"
     sizes = f"[{shape.layers}, {tokens}, {shape.features}], top {SHARE:.0%} edges"
-    return Part(
-        name=shape.name,
-        title=f"{shape.name}: {shape.samples:,} x {sizes}, batch {shape.batch_size}"
-        f" ({batch_bytes / 1e6:.1f} MB)",
-        results=results,
-        ratios=rate_ratios(results, "batches_per_s"),
-        measure="batches_per_s",
-        unit="batches/s",
-        baseline="memcpy",
-        facts={
-            **asdict(shape),
-            "share": SHARE,
-            "batch_bytes": batch_bytes,
-            "threads": THREADS,
-            "workers": WORKERS,
-            "shuffle": SHUFFLE,
-        },
-    )
+    with _descriptors():
+        return rates_part(
+            shape,
+            settings,
+            _cases(shape, settings, traces, batch_bytes),
+            f"{shape.samples:,} x {sizes}, batch {shape.batch_size} ({batch_bytes / 1e6:.1f} MB)",
+            measure="batches_per_s",
+            unit="batches/s",
+            facts={"share": SHARE, "batch_bytes": batch_bytes},
+        )
 
 
 def graph_bytes(graphs: Iterable[Any]) -> int:

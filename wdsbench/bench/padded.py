@@ -8,23 +8,12 @@ of whole members reads T times too much. Rates count the bytes of the batches, p
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
-from typing import Any
 
 import torch
 
 from wdsbench.bench.ceiling import memcpy
 from wdsbench.bench.expert import ExpertTraces
-from wdsbench.bench.part import (
-    SHUFFLE,
-    THREADS,
-    WORKERS,
-    Part,
-    Settings,
-    loader_cases,
-    measured_rates,
-    rate_ratios,
-)
+from wdsbench.bench.part import Part, Settings, loader_cases, rates_part
 from wdsbench.bench.readers import (
     webdataset_plain_last,
     webdataset_plain_padded,
@@ -40,7 +29,9 @@ def padded_part(settings: Settings, shape: TraceShape = TRACES) -> Part:
     readers = _Readers(shape.scaled(settings.scale), settings)
     shape, shards, batch = readers.shape, readers.shards, readers.shape.batch_size
     sizes = (shape.layers, shape.features)
-    results = measured_rates(
+    return rates_part(
+        shape,
+        settings,
         {
             "memcpy": memcpy(shape.padded_batch_bytes),
             **readers.ours(tokens="all", layout="pad"),
@@ -50,15 +41,7 @@ def padded_part(settings: Settings, shape: TraceShape = TRACES) -> Part:
                 webdataset_tuned_padded(shards, batch, *sizes)
             ),
         },
-        settings,
-    )
-    return Part(
-        name=shape.name,
-        title=f"{shape.name}: {readers.title}, all tokens, padded",
-        results=results,
-        ratios=rate_ratios(results),
-        baseline="memcpy",
-        facts=readers.facts,
+        f"{readers.title}, all tokens, padded",
     )
 
 
@@ -67,7 +50,9 @@ def last_part(settings: Settings, shape: TraceShape = TRACES) -> Part:
     readers = _Readers(shape.scaled(settings.scale), settings)
     shape, shards, batch = readers.shape, readers.shards, readers.shape.batch_size
     sizes = (shape.layers, shape.features)
-    results = measured_rates(
+    return rates_part(
+        shape,
+        settings,
         {
             **readers.ours(tokens="last_answer", layout="stack"),
             "expert": lambda: readers.consumed(readers.expert.last_tokens()),
@@ -76,17 +61,11 @@ def last_part(settings: Settings, shape: TraceShape = TRACES) -> Part:
                 webdataset_tuned_last(shards, batch, *sizes)
             ),
         },
-        settings,
-    )
-    return Part(
+        f"{readers.title}, the last token of each",
         name=f"{shape.name}-last",
-        title=f"{shape.name}-last: {readers.title}, the last token of each",
-        results=results,
-        ratios=rate_ratios(results, "samples_per_s"),
         measure="samples_per_s",
         unit="samples/s",
         baseline="webdataset-tuned",
-        facts=readers.facts,
     )
 
 
@@ -113,10 +92,6 @@ class _Readers:
             f"{shape.samples:,} x [{shape.layers}, {tokens}, {shape.features}],"
             f" batch {shape.batch_size}"
         )
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        return {**asdict(self.shape), "threads": THREADS, "workers": WORKERS, "shuffle": SHUFFLE}
 
     def ours(self, **arguments: str) -> dict[str, Callable[[], Work]]:
         return loader_cases(

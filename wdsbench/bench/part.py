@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
 
+from wdsbench.bench.data import Shape
 from wdsbench.bench.timing import LEAST_EPOCHS, CaseResult, Work, interleaved
 from wdsbench.loader import TraceLoader
 from wdsbench.progress import Progress, no_progress
@@ -118,6 +120,43 @@ def loader_cases(
         return lambda: consume(loader)
 
     return {"ours-t1": case(1, 0), OURS: case(THREADS, 0), "ours-w2": case(1, WORKERS)}
+
+
+def rates_part(
+    shape: Shape,
+    settings: Settings,
+    cases: Mapping[str, Callable[[], Work]],
+    title: str,
+    *,
+    name: str | None = None,
+    measure: Measure = "gbps",
+    unit: str = "float32 GB/s",
+    baseline: str = "memcpy",
+    facts: Mapping[str, Any] = MappingProxyType({}),
+) -> Part:
+    """Measure the readers of a case and return the part, with `OURS` over each of them.
+
+    Args:
+        shape: The case; its name is the part's unless ``name`` is given.
+        settings: Of the run.
+        cases: The readers by name, in the order of the table.
+        title: Description of the data, without the name.
+        name, measure, unit, baseline, facts: As in `Part`; the shape and the loader's settings are
+            added to the facts.
+    """
+    name = name or shape.name
+    results = measured_rates(cases, settings)
+    common = {"threads": THREADS, "workers": WORKERS, "shuffle": SHUFFLE}
+    return Part(
+        name=name,
+        title=f"{name}: {title}",
+        results=results,
+        ratios=rate_ratios(results, measure),
+        measure=measure,
+        unit=unit,
+        baseline=baseline,
+        facts={**asdict(shape), **facts, **common},
+    )
 
 
 def value_of(results: Sequence[CaseResult], name: str, measure: Measure) -> float:

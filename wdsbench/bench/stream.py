@@ -12,23 +12,13 @@ stopped after a share of its epoch.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 
 from wdsbench.bench.ceiling import memcpy
 from wdsbench.bench.data import PT_SAMPLES, Shape, make_pt, make_raw, make_shards
 from wdsbench.bench.expert import ExpertReader
 from wdsbench.bench.kernel import Kernel
-from wdsbench.bench.part import (
-    SHUFFLE,
-    THREADS,
-    WORKERS,
-    Part,
-    Settings,
-    loader_cases,
-    measured_rates,
-    rate_ratios,
-)
+from wdsbench.bench.part import WORKERS, Part, Settings, loader_cases, rates_part
 from wdsbench.bench.readers import (
     PtMap,
     pt_iterable,
@@ -49,16 +39,8 @@ def stream_part(shape: Shape, settings: Settings) -> Part:
     """Return the rates of all cases over ``shape``; missing data is created."""
     shape = shape.scaled(settings.scale)
     folder = settings.data / shape.folder_name
-    results = measured_rates(_cases(shape, folder, settings), settings)
-    sizes = f"{shape.samples:,} x [{shape.layers}, {shape.features}], batch {shape.batch_size}"
-    return Part(
-        name=shape.name,
-        title=f"{shape.name}: {sizes}",
-        results=results,
-        ratios=rate_ratios(results),
-        baseline="memcpy",
-        facts={**asdict(shape), "threads": THREADS, "workers": WORKERS, "shuffle": SHUFFLE},
-    )
+    title = f"{shape.samples:,} x [{shape.layers}, {shape.features}], batch {shape.batch_size}"
+    return rates_part(shape, settings, _cases(shape, folder, settings), title)
 
 
 def _cases(shape: Shape, folder: Path, settings: Settings) -> dict[str, Callable[[], Work]]:
