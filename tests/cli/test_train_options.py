@@ -53,8 +53,8 @@ def test_search_refuses_untrained_detectors_and_bad_numbers(
 ) -> None:
     for words, expected in (
         (("--detector=length", "--search=2"), "length cannot be searched"),
-        (("--search=0",), "trials is 0"),
-        (("--search=2", "--seeds=3"), "--search 2 and --seeds 3 do not go together"),
+        (("--search=0",), "search is 0; it must be at least 1"),
+        (("--search=2", "--seeds=3"), "--search 2 and --seeds 3 cannot be combined"),
     ):
         assert train(packed, tmp_path / "out", *words) == 1
         error = capsys.readouterr().err

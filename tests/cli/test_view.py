@@ -124,7 +124,7 @@ def test_detectors_without_token_scores_are_refused(
 ) -> None:
     save_detector(FittedDetector(detector_spec("length")), tmp_path / "length")
     assert run("view", str(full.folder), "--scores", str(tmp_path / "length")) == 1
-    assert "length scores a whole trace" in capsys.readouterr().err
+    assert "length scores whole traces" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
