@@ -133,7 +133,7 @@ def test_module_is_a_logistic_regression() -> None:
 
 def test_registry_needs_sketches() -> None:
     spec = detector_spec("attention_logistic")
-    assert spec.needs.members == (("sketch.npy", "num_heads is 0; must be at least 1"),)
+    assert spec.needs.kinds == ("sketch",)
     assert spec.build is not None
     with pytest.raises(DetectorError, match="num_heads is 0; must be at least 1"):
         spec.build(DetectorShape(num_layers=2, num_features=HEAD_FEATURES))

@@ -59,21 +59,28 @@ def test_samples_of_a_batch_do_not_touch_each_other() -> None:
     torch.testing.assert_close(together, alone, rtol=0, atol=1e-5)
 
 
-def test_weights_of_old_detectors_are_published_gine_on_weights_as_they_are() -> None:
+def test_weights_without_gate_and_scale_are_refused() -> None:
+    names = ("scale_weights.mean", "scale_weights.std", "first.conv.gate", "second.conv.gate")
+    old = {key: value for key, value in make_detector().state_dict().items() if key not in names}
+    with pytest.raises(RuntimeError, match="Missing key") as failure:
+        make_detector().load_state_dict(old)
+    assert all(name in str(failure.value) for name in names)
+
+
+def test_without_gate_and_scale_it_is_published_gine() -> None:
     samples = odd_samples()
     graph = graph_batch(samples)
-    old = {
-        name: tensor
-        for name, tensor in make_detector().state_dict().items()
-        if not name.startswith("scale_weights.") and not name.endswith(".gate")
-    }
-    detector = make_detector()
-    detector.load_state_dict(old)
-    published = make_detector()
-    published.scale_weights = torch.nn.Identity()  # type: ignore[assignment]
-    for part in (published.first, published.second):
-        part.conv = GINEConv(part.conv.nn, train_eps=True, edge_dim=1)  # type: ignore[assignment]
-    published.load_state_dict(old)
+    detector, published = make_detector(), make_detector()
+    for one in (detector, published):
+        one.scale_weights = torch.nn.Identity()  # type: ignore[assignment]
+    for gated, plain in zip(
+        (detector.first, detector.second), (published.first, published.second), strict=True
+    ):
+        with torch.no_grad():
+            gated.conv.gate.zero_()
+        plain.conv = GINEConv(plain.conv.nn, train_eps=True, edge_dim=1)  # type: ignore[assignment]
+    weights = detector.state_dict()
+    published.load_state_dict({key: weights[key] for key in published.state_dict()})
     arguments = (graph.x, graph.edge_index, graph.edge_attr, graph.ptr)
     torch.testing.assert_close(detector(*arguments), published(*arguments), rtol=0, atol=1e-6)
 

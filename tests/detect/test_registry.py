@@ -9,6 +9,7 @@ import pytest
 
 from wdsbench.detect.probe import PROBE_TOKENS
 from wdsbench.detect.registry import DETECTOR_NAMES, DetectorShape, detector_spec
+from wdsbench.shards.format.kinds import KINDS
 
 
 def test_every_entry_is_complete() -> None:
@@ -33,7 +34,7 @@ def test_needs_are_the_loaders_arguments() -> None:
         "layout": "stack",
     }
     assert detector_spec("gnn").needs.layout == "graph"
-    assert detector_spec("gnn").needs.members[0][0] == "edges_index.npy"
+    assert detector_spec("gnn").needs.kinds == ("edges",)
     assert detector_spec("gvae").needs == detector_spec("gnn").needs
     for name in ("charm", "charm_no_edges", "charm_shuffled_edges"):
         assert detector_spec(name).needs.arguments() == {
@@ -41,9 +42,8 @@ def test_needs_are_the_loaders_arguments() -> None:
             "tokens": "all",
             "layout": "union-graph",
         }
-        assert detector_spec(name).needs.members == (
-            ("heads_index.npy", "repack with --attention heads"),
-        )
+        assert detector_spec(name).needs.kinds == ("heads",)
+    assert KINDS["heads"].remedy.startswith("repack with --attention heads")
     assert detector_spec("length").needs.fields == ()
     assert detector_spec("attention_logistic").needs.arguments() == {
         "fields": ("sketch",),

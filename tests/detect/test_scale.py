@@ -107,11 +107,11 @@ def test_weights_are_scaled_by_their_logarithms() -> None:
     )
 
 
-def test_weights_of_old_detectors_stay_as_they_are() -> None:
-    scale = ScaleWeights()
-    scale.load_state_dict({})
-    weights = torch.rand(7, 1)
-    assert torch.equal(scale(weights), weights)
-    again = ScaleWeights()
+def test_scale_of_weights_is_part_of_the_weights_file() -> None:
+    with pytest.raises(RuntimeError, match="Missing key"):
+        ScaleWeights().load_state_dict({})
+    scale, again = ScaleWeights(), ScaleWeights()
+    scale.set_moments(torch.tensor([[-1.5]]), torch.tensor([[0.8]]))
     again.load_state_dict(scale.state_dict())
-    assert torch.equal(again(weights), weights)
+    weights = torch.rand(7, 1)
+    assert torch.equal(again(weights), scale(weights))

@@ -23,6 +23,7 @@ from builders import (
     write_scores,
 )
 from train.test_probe import Opener
+from trials import FULL
 
 from wdsbench import TraceLoader
 from wdsbench.detect.registry import DETECTOR_NAMES, DetectorShape, detector_spec
@@ -30,6 +31,7 @@ from wdsbench.detect.scale import RunningMoments, Standardise
 from wdsbench.errors import DetectorError
 from wdsbench.pack import PackOptions, pack
 from wdsbench.shards.read.index import DatasetIndex
+from wdsbench.train import solvers
 from wdsbench.train.checkpoint import load_detector, save_detector
 from wdsbench.train.config import PredictOptions, TrainConfig
 from wdsbench.train.fitted import FittedDetector, StoredTraces
@@ -41,6 +43,14 @@ from wdsbench.train.scoring import seeded
 
 CONFIG = TrainConfig(epochs=1, batch_size=16, hidden=6, resamples=200, threads=1)
 OPTIONS = PackOptions(attention=("edges", "heads", "sketch"), threads=1)
+
+
+@pytest.fixture(autouse=True)
+def quick_mlp(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shorten the descent of the MLP probe; what it reaches is tested in test_probe.py."""
+    if not FULL:
+        for name, value in (("TURN_STEPS", 2), ("MLP_TURNS", 2), ("SCREEN_TURNS", 1)):
+            monkeypatch.setattr(solvers, name, value)
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +103,7 @@ def own_scores(fitted: FittedDetector, packed: Packed, split: str = "test") -> d
         return fitted.scores(loader)
 
 
+@pytest.mark.trials
 @pytest.mark.parametrize("layers", [None, (0, 2)])
 @pytest.mark.parametrize("name", DETECTOR_NAMES)
 def test_scores_are_those_of_the_detector(
@@ -117,6 +128,7 @@ def test_scores_are_those_of_the_detector(
             assert sample.probability == pytest.approx(cooled, abs=1e-6)
 
 
+@pytest.mark.trials
 def test_scores_are_those_of_the_run(packed: Packed, tmp_path: Path) -> None:
     results = train(packed.folder, DETECTOR_NAMES, tmp_path, CONFIG)
     assert results.not_available == {}
@@ -257,8 +269,8 @@ OTHERS = {
         {"options": PackOptions(attention=(), threads=1)},
         {
             "attention_logistic": "not every trace has sketch.npy, repack with --attention sketch",
-            "charm": "not every trace has heads_index.npy, repack with --attention heads",
-            "gnn": "not every trace has edges_index.npy, repack with --attention edges",
+            "charm": "not every trace has heads_weight.npy, repack with --attention heads",
+            "gnn": "not every trace has edges_weight.npy, repack with --attention edges",
         },
         ("lstm", "probe_logistic"),
     ),

@@ -111,12 +111,7 @@ class CharmDetector(nn.Module):
         )
 
     def forward(
-        self,
-        x: Tensor,
-        edge_index: Tensor,
-        edge_attr: Tensor,
-        ptr: Tensor,
-        prompt_length: Tensor,
+        self, x: Tensor, edge_index: Tensor, edge_attr: Tensor, ptr: Tensor, prompt_length: Tensor
     ) -> Tensor:
         """Return logits float32 ``[B]`` of B traces.
 

@@ -134,7 +134,27 @@ class AttentionRound(nn.Module):
         return states
 
 
-class GNNDetector(nn.Module):
+class AttentionRounds(nn.Module):
+    """Input scales, projection and two rounds of messages: the part `GNNDetector` and
+    `wdsbench.detect.gvae.GVAEDetector` have in common.
+
+    Args:
+        num_features: D, width of a state.
+        num_layers: L, layers (graphs) per sample.
+        hidden: Width of node states.
+    """
+
+    def __init__(self, num_features: int, num_layers: int, hidden: int) -> None:
+        super().__init__()
+        self.num_layers = num_layers
+        self.scale = Standardise(num_layers, num_features)
+        self.scale_weights = ScaleWeights()
+        self.project = nn.Sequential(nn.Linear(num_features, hidden), nn.LayerNorm(hidden))
+        self.first = AttentionRound(hidden)
+        self.second = AttentionRound(hidden)
+
+
+class GNNDetector(AttentionRounds):
     """Two rounds of gated GINE over attention edges, last-token readout joined with the raw state,
     LSTM over layers.
 
@@ -155,13 +175,7 @@ class GNNDetector(nn.Module):
         depth: int = 2,
         dropout: float = 0.3,
     ) -> None:
-        super().__init__()
-        self.num_layers = num_layers
-        self.scale = Standardise(num_layers, num_features)
-        self.scale_weights = ScaleWeights()
-        self.project = nn.Sequential(nn.Linear(num_features, hidden), nn.LayerNorm(hidden))
-        self.first = AttentionRound(hidden)
-        self.second = AttentionRound(hidden)
+        super().__init__(num_features, num_layers, hidden)
         self.over_layers = LayerLSTM(num_features + hidden, hidden, depth, dropout)
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor, ptr: Tensor) -> Tensor:

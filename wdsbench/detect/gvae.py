@@ -18,9 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from wdsbench.detect.gnn import AttentionRound
+from wdsbench.detect.gnn import AttentionRounds
 from wdsbench.detect.lstm import LayerLSTM
-from wdsbench.detect.scale import ScaleWeights, Standardise
 from wdsbench.detect.union import graph_of_nodes, group_mean, require_whole_samples
 
 # Beyond these a latent is exact, or pure noise, in float32; exp() of an unbounded log-variance
@@ -47,7 +46,7 @@ class Encoded(NamedTuple):
     log_variance: Tensor
 
 
-class GVAEDetector(nn.Module):
+class GVAEDetector(AttentionRounds):
     """Variational graph autoencoder per layer, LSTM over the layers' latents.
 
     Evaluation uses the mean of each latent, so scores are deterministic.
@@ -73,16 +72,10 @@ class GVAEDetector(nn.Module):
         reconstruction_weight: float = 0.1,
         divergence_weight: float = 0.01,
     ) -> None:
-        super().__init__()
-        self.num_layers = num_layers
+        super().__init__(num_features, num_layers, hidden)
         self.num_latents = max(1, hidden // 2)
         self.reconstruction_weight = reconstruction_weight
         self.divergence_weight = divergence_weight
-        self.scale = Standardise(num_layers, num_features)
-        self.scale_weights = ScaleWeights()
-        self.project = nn.Sequential(nn.Linear(num_features, hidden), nn.LayerNorm(hidden))
-        self.first = AttentionRound(hidden)
-        self.second = AttentionRound(hidden)
         self.to_mean = nn.Linear(2 * hidden, self.num_latents)
         self.to_log_variance = nn.Linear(2 * hidden, self.num_latents)
         self.over_layers = LayerLSTM(self.num_latents, hidden, depth, dropout)

@@ -154,37 +154,25 @@ def _build_attention_logistic(shape: DetectorShape) -> nn.Module:
 def _build_lstm(shape: DetectorShape) -> nn.Module:
     from wdsbench.detect.lstm import LSTMDetector
 
-    return LSTMDetector(
-        shape.num_features,
-        num_layers=shape.num_layers,
-        hidden=shape.hidden,
-        depth=shape.depth,
-        dropout=shape.dropout,
-    )
+    return LSTMDetector(shape.num_features, **_over_layers(shape))
 
 
 def _build_gnn(shape: DetectorShape) -> nn.Module:
     from wdsbench.detect.gnn import GNNDetector
 
-    return GNNDetector(
-        shape.num_features,
-        num_layers=shape.num_layers,
-        hidden=shape.hidden,
-        depth=shape.depth,
-        dropout=shape.dropout,
-    )
+    return GNNDetector(shape.num_features, **_over_layers(shape))
 
 
 def _build_gvae(shape: DetectorShape) -> nn.Module:
     from wdsbench.detect.gvae import GVAEDetector
 
-    return GVAEDetector(
-        shape.num_features,
-        num_layers=shape.num_layers,
-        hidden=shape.hidden,
-        depth=shape.depth,
-        dropout=shape.dropout,
-    )
+    return GVAEDetector(shape.num_features, **_over_layers(shape))
+
+
+def _over_layers(shape: DetectorShape) -> dict[str, Any]:
+    """Return the keyword arguments of detectors that end in an LSTM over layers."""
+    names = ("num_layers", "hidden", "depth", "dropout")
+    return {name: getattr(shape, name) for name in names}
 
 
 def _require_heads(shape: DetectorShape) -> None:
