@@ -51,7 +51,7 @@ def command_of(run: Callable[..., None]) -> Callable[..., None]:
 
 def _parameter(field: dataclasses.Field[Any], kind: Any) -> inspect.Parameter:
     metadata = field.metadata
-    default = ... if _required(field) else field.default
+    default: Any = ... if _required(field) else field.default
     plain, optional = _without_none(kind)
     flag, value = _flag(field), f"<{plain.__name__.lower()}>"
     if _is_integers(plain):
@@ -66,8 +66,7 @@ def _parameter(field: dataclasses.Field[Any], kind: Any) -> inspect.Parameter:
     positional = metadata.get("argument")
     metavar = metadata.get("metavar") or (field.name.upper() if positional else value)
     texts = {"help": metadata["help"], "metavar": None if plain is bool else metavar}
-    names = [] if positional else [flag]
-    info = (typer.Argument if positional else typer.Option)(default, *names, **texts)
+    info = typer.Argument(default, **texts) if positional else typer.Option(default, flag, **texts)
     return _keyword(field.name, plain | None if optional else plain, info)
 
 
