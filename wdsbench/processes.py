@@ -41,11 +41,7 @@ _serve(pipe, [int(number) for number in sys.argv[2:]])
 
 
 class WorkerEndedError(Exception):
-    """A worker has ended; the text says how.
-
-    Attributes:
-        exit_code: Its exit code; negative: the signal that killed it.
-    """
+    """A worker has ended with ``exit_code``; if negative, by a signal."""
 
     def __init__(self, exit_code: int | None) -> None:
         self.exit_code = exit_code
@@ -75,11 +71,7 @@ class Channel:
         return bool(self._poll.poll(0))
 
     def receive(self) -> Any:
-        """Return the next message.
-
-        Raises:
-            ParentGoneError: There will be none.
-        """
+        """Return the next message; ParentGoneError if there will be none."""
         while not self._poll.poll(ORPHAN_SECONDS * 1e3):
             if os.getppid() != self._parent:
                 raise ParentGoneError
@@ -89,11 +81,7 @@ class Channel:
             raise ParentGoneError from error
 
     def send(self, message: Any, descriptor: int | None = None) -> None:
-        """Send a message, and an open file with it.
-
-        Raises:
-            ParentGoneError: Nobody can receive it.
-        """
+        """Send a message, and an open file with it; ParentGoneError if the parent has ended."""
         try:
             self._connection.send(message)
             if descriptor is not None:
@@ -103,11 +91,7 @@ class Channel:
 
 
 class WorkerProcess:
-    """A worker as its parent sees it; made by :func:`start_workers`.
-
-    Attributes:
-        pipe: The parent's end of the socket.
-    """
+    """A worker and the parent's end of its socket; made by :func:`start_workers`."""
 
     def __init__(self, process: Any, pipe: Connection) -> None:
         self.pipe = pipe
@@ -119,22 +103,14 @@ class WorkerProcess:
             self._poll.register(process.sentinel, select.POLLIN)
 
     def send(self, message: Any) -> None:
-        """Send a message.
-
-        Raises:
-            WorkerEndedError: The process has ended.
-        """
+        """Send a message; WorkerEndedError if the process has ended."""
         try:
             self.pipe.send(message)
         except (BrokenPipeError, ConnectionResetError):
             raise self._ended() from None
 
     def receive(self) -> Any:
-        """Return the next message.
-
-        Raises:
-            WorkerEndedError: The process has ended, and all that it sent was received.
-        """
+        """Return the next message; WorkerEndedError if the process has ended and sent no more."""
         ready = [descriptor for descriptor, _ in self._poll.poll()]
         try:
             if self.pipe.fileno() in ready:
@@ -144,11 +120,7 @@ class WorkerProcess:
         raise self._ended()
 
     def receive_descriptor(self) -> int:
-        """Return the open file that follows a message.
-
-        Raises:
-            WorkerEndedError: The process has ended.
-        """
+        """Return the open file after a message; WorkerEndedError if the process has ended."""
         try:
             return reduction.recv_handle(self.pipe)
         except (EOFError, OSError):
@@ -170,7 +142,7 @@ class WorkerProcess:
 class _Interpreter(subprocess.Popen[bytes]):
     """A fresh interpreter, with the methods of ``multiprocessing.Process``."""
 
-    sentinel = None  # the end of the socket tells: no other process has its other end
+    sentinel = None  # not needed: no other process holds the worker's end of the socket
 
     def join(self, timeout: float | None = None) -> None:
         with suppress(subprocess.TimeoutExpired):
@@ -190,19 +162,11 @@ def start_workers(
     name: str = "wdsbench-worker",
     descriptors: Sequence[Sequence[int]] | None = None,
 ) -> list[WorkerProcess]:
-    """Start processes that call ``target(channel, *arguments[i])``.
+    """Start processes that call ``target(channel, *arguments[i])``, a function of a module.
 
-    Args:
-        target: A function of a module, so that a fresh interpreter can import it.
-        arguments: Arguments of each worker; a fresh interpreter receives them pickled, after all
-            have started.
-        fork: True to fork this process, which takes milliseconds; False to start interpreters,
-            which is safe beside threads and CUDA.
-        name: Name of the processes; a number is appended.
-        descriptors: Open files of each worker, which have the same numbers there.
-
-    Raises:
-        WorkerEndedError: A worker ended before it received its arguments.
+    ``fork`` takes milliseconds; otherwise fresh interpreters start, which is safe beside threads
+    and CUDA, and receive pickled arguments. ``descriptors`` are the open files of each worker,
+    which have the same numbers there. WorkerEndedError: a worker did not receive its arguments.
     """
     # A parent that handles SIGTERM (training saves its state first) needs its workers until then,
     # and launchers send it to all processes of a job.
@@ -231,7 +195,7 @@ def _start(
     ignored: list[signal.Signals],
 ) -> list[WorkerProcess]:
     workers: list[WorkerProcess] = []
-    # Blocked until the worker ignores them: before that it would react as this process does.
+    # Blocked until the worker ignores them: until then it has this process's handlers.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ignored)
     try:
         for number, values in enumerate(arguments):
@@ -239,7 +203,8 @@ def _start(
             process: Any
             try:
                 if fork:
-                    # Copies of the parent's ends would hide its death from the workers.
+                    # Copies of the parent's ends would hide its death from the workers, so the
+                    # worker closes them.
                     copies = [ours, *(worker.pipe for worker in workers)]
                     process = multiprocessing.get_context("fork").Process(
                         target=_serve,
@@ -268,12 +233,7 @@ def _start(
 
 
 def stop_workers(workers: list[WorkerProcess], *, kill: bool = False) -> None:
-    """End the processes, and clear the list.
-
-    Args:
-        workers: The processes.
-        kill: True to end them in the middle of their work.
-    """
+    """End the processes, with ``kill`` in the middle of their work, and clear the list."""
     for worker in workers:
         if not kill:
             with suppress(OSError):

@@ -13,8 +13,8 @@ from builders import Packed, make_dataset, make_raw, write_pickle, write_scores
 from loaded import assert_same, by_sample
 
 from wdsbench import TraceLoader
-from wdsbench.loader.move import move_batch
 from wdsbench.pack import pack
+from wdsbench.slabs.transfer import move_batch
 
 CHOICES: list[dict[str, Any]] = [
     {"tokens": "last"},

@@ -22,7 +22,7 @@ from loaded import check_states
 from scripts import run_file
 
 from wdsbench import Batch, TraceLoader
-from wdsbench.loader.steps import batch_sizes, turns_after
+from wdsbench.loader.batch_order import batch_sizes, turns_after
 from wdsbench.stream import assign
 
 pytestmark = [

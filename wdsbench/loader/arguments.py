@@ -1,4 +1,4 @@
-"""The arguments of a loader, checked when it is made and not in the middle of an epoch."""
+"""The arguments that TraceLoader and TraceDataset share, checked before the first epoch."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from wdsbench.cores import usable_cores
 from wdsbench.loader.batch_order import BatchOrder
-from wdsbench.loader.fields import field_names
 from wdsbench.loader.layouts import Layout
+from wdsbench.loader.members import field_names
 from wdsbench.loader.plan import DecodePlan
 from wdsbench.loader.tokens import Tokens, as_integer, require_kind, select_tokens
 from wdsbench.shards.format.kinds import loader_kinds
@@ -28,13 +28,9 @@ MAX_DEFAULT_THREADS = 8
 
 @dataclass(frozen=True)
 class OpenSplit:
-    """One split of a data set, and how its batches are read.
+    """The order, layout and access (:meth:`DecodePlan.access`) of a split's batches.
 
-    Attributes:
-        order: Samples of each batch.
-        layout: Arrangement of the samples of a batch, and the settings of the decode.
-        access: How shards are read, see :meth:`DecodePlan.access`.
-        batch_bytes: Bytes of (states, edges) of the largest batch.
+    ``batch_bytes`` are the bytes of (states, edges) of the largest batch.
     """
 
     order: BatchOrder
@@ -60,13 +56,7 @@ def open_split(
     widen: str = "host",
     device: torch.device | None = None,
 ) -> OpenSplit:
-    """Open a data set; the arguments are those of ``TraceLoader``.
-
-    Raises:
-        ShardError: There is no data set, or it is damaged.
-        DecodeError: The split does not hold what is requested.
-        ValueError: An argument is outside its range.
-    """
+    """Open a data set; arguments and errors are those of ``TraceLoader``."""
     index = open_index(path)
     order = BatchOrder(
         index,
@@ -105,11 +95,7 @@ def open_split(
 
 
 def select_layers(layers: Sequence[int] | slice | int | None, num_layers: int) -> NDArray[np.int64]:
-    """Return the requested layers as int64 indices; negative ones count from the last.
-
-    Raises:
-        ValueError: A layer is not stored, or no layer is selected.
-    """
+    """Return the requested layers as int64 indices; negative ones count from the last."""
     every = np.arange(num_layers, dtype=np.int64)
     if layers is None:
         return every
@@ -129,11 +115,7 @@ def select_layers(layers: Sequence[int] | slice | int | None, num_layers: int) -
 
 
 def widens_on_device(widen: str, device: torch.device | None, index: DatasetIndex) -> bool:
-    """Return True if states are copied to the device as float16 and widened there.
-
-    Raises:
-        ValueError: There is no device, or the states are not stored as float16.
-    """
+    """Return True if states are copied to the device as float16 and widened there."""
     check_words([widen], WIDEN, "widen")
     if widen == "host":
         return False
@@ -146,11 +128,7 @@ def widens_on_device(widen: str, device: torch.device | None, index: DatasetInde
 
 
 def as_device(name: str | torch.device) -> torch.device:
-    """Return a device.
-
-    Raises:
-        ValueError: torch does not have it.
-    """
+    """Return the device of this name; ValueError if torch does not have it."""
     try:
         return torch.device(name)
     except RuntimeError:
@@ -160,14 +138,10 @@ def as_device(name: str | torch.device) -> torch.device:
 
 
 def at_least(value: int, least: int, name: str) -> int:
-    """Return ``value`` as an ``int``.
-
-    Raises:
-        ValueError: It is not an integer, or too small.
-    """
+    """Return ``value`` as an ``int``; ValueError if it is not an integer, or too small."""
     number = as_integer(value)
     if number is None or number < least:
-        raise ValueError(f"{name}: {value!r} is not an integer of at least {least}")
+        raise ValueError(f"{name} is {value!r}; must be an integer of at least {least}")
     return number
 
 

@@ -1,8 +1,18 @@
-"""The samples of each batch: a pipeline of WebDataset stages, cut into lists of rows."""
+"""The samples of each batch: a pipeline of WebDataset stages, cut into lists of rows.
+
+All ranks take the same number of steps by construction: worker w of every rank makes as many
+batches as worker w of the rank with the largest share needs. Shares differ by at most one sample,
+so a shorter share is spread over the same number of smaller batches; no sample is repeated or
+dropped (with batches of one sample, a batch can be empty). With ``drop_last`` all batches are full,
+as many as in the smallest share.
+
+The workers of a rank take turns; a worker whose share is used up is left out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -12,7 +22,6 @@ import webdataset
 from numpy.typing import NDArray
 
 from wdsbench import _core
-from wdsbench.loader.steps import EpochOffset, batch_sizes, in_turn, turns_after
 from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.stream import (
     Consumer,
@@ -26,17 +35,20 @@ from wdsbench.stream.pieces import share_of
 
 
 @dataclass(frozen=True)
-class BatchOrder:
-    """The settings from which each process of a loader derives its share of an epoch.
+class EpochOffset:
+    """A place within an epoch: ``batches`` of this rank come before it.
 
-    Attributes:
-        index: The data set.
-        split: The split; None: all.
-        batch_size: Samples per batch.
-        drop_last: True to leave out a last batch that is not full.
-        shuffle: Size of the shuffle buffer in samples; 0: the order of the shards.
-        seed: Seed of every order.
+    ``workers`` is the number of readers per rank when the epoch began. The order of the epoch
+    depends on it, even if another number of workers reads the rest.
     """
+
+    batches: int = 0
+    workers: int = 1
+
+
+@dataclass(frozen=True)
+class BatchOrder:
+    """The arguments of a loader from which each process derives its share of an epoch."""
 
     index: DatasetIndex
     split: str | None
@@ -90,9 +102,7 @@ class BatchOrder:
 
     def steps(self, workers: int) -> list[int]:
         """Return the number of batches of each of a rank's readers; the same for every rank."""
-        return [
-            self._steps(replace(this_consumer(), worker=w, workers=workers)) for w in range(workers)
-        ]
+        return [self._steps(reader) for reader in self._readers(workers)]
 
     def count_samples(self, workers: int, start: EpochOffset | None = None) -> int:
         """Return the number of samples that this rank yields in an epoch after ``start``."""
@@ -103,12 +113,10 @@ class BatchOrder:
 
     @cached_property
     def _total(self) -> int:
-        """Number of samples of the split."""
         shards = self.index.shards_of(self.split)
         return sum(self.index.file.shardlist[shard].nsamples for shard in shards)
 
     def _readers(self, workers: int) -> list[Consumer]:
-        """Return this rank's readers."""
         here = this_consumer()
         return [replace(here, worker=worker, workers=workers) for worker in range(workers)]
 
@@ -153,3 +161,51 @@ class BatchOrder:
         buffer = EpochShuffle(self.shuffle, seed=self.seed, consumer=reader)
         buffer.epoch = epoch
         return buffer(rows)
+
+
+def batch_sizes(samples: int, batch_size: int, steps: int) -> list[int]:
+    """Return the sizes of ``steps`` batches of a share: full batches and a rest if that makes
+    ``steps`` batches, otherwise sizes that differ by at most one. ``steps`` full batches can hold
+    less than the share (``drop_last``).
+    """
+    if steps == -(-samples // batch_size) or samples >= steps * batch_size:
+        places = range(0, min(samples, steps * batch_size), batch_size)
+        return [min(batch_size, samples - place) for place in places]
+    size, larger = divmod(samples, steps)
+    return [size + 1] * larger + [size] * (steps - larger)
+
+
+@dataclass(frozen=True)
+class Turns:
+    """The batches that each worker has yielded, and the workers in the order of their next turns
+    (finished ones last).
+    """
+
+    done: list[int]
+    order: list[int]
+
+
+def turns_after(steps: Sequence[int], batches: int) -> Turns:
+    """Return the turns after ``batches`` of an epoch in which worker w makes ``steps[w]``."""
+    if not 0 <= batches <= sum(steps):
+        raise ValueError(f"batches: {batches} of an epoch of {sum(steps)}")
+    done = [0] * len(steps)
+    waiting = deque(worker for worker, count in enumerate(steps) if count)
+    for _ in range(batches):
+        worker = waiting.popleft()
+        done[worker] += 1
+        if done[worker] < steps[worker]:
+            waiting.append(worker)
+    finished = [worker for worker in range(len(steps)) if worker not in waiting]
+    return Turns(done, [*waiting, *finished])
+
+
+def in_turn(parts: Sequence[Iterator[list[int]]], order: Sequence[int]) -> Iterator[list[int]]:
+    """Yield batches of each worker's ``parts`` in turn, starting in the given order."""
+    waiting = deque(order)
+    while waiting:
+        worker = waiting.popleft()
+        rows = next(parts[worker], None)
+        if rows is not None:
+            waiting.append(worker)
+            yield rows

@@ -14,9 +14,8 @@ import torch
 from numpy.typing import NDArray
 
 from wdsbench import _core
-from wdsbench.loader.fields import read_fields
 from wdsbench.loader.layouts.layout import BatchTensors, Layout
-from wdsbench.loader.members import located, verify_members
+from wdsbench.loader.members import located, read_fields, verify_members
 from wdsbench.records import Batch
 from wdsbench.shards.format.kinds import HIDDEN, HIDDEN_SCALE
 from wdsbench.slabs import BatchMemory
@@ -27,13 +26,7 @@ _ATTRIBUTES = ("logprobs", "meta", "sketch")
 
 @dataclass
 class PendingBatch:
-    """A batch whose hidden states are being decoded.
-
-    Attributes:
-        tensors: Its tensors; the hidden states are incomplete until the decode is done.
-        memory: Memory for further tensors.
-        decode: The decode; None if no states were requested.
-    """
+    """A batch whose hidden states are incomplete until ``decode`` is done (None: no states)."""
 
     tensors: BatchTensors
     memory: BatchMemory
@@ -64,11 +57,7 @@ class BatchDecoder:
         self.bytes_read = 0
 
     def start(self, row_list: list[int], memory: BatchMemory) -> PendingBatch:
-        """Start to decode the batch of these rows, in this order.
-
-        Raises:
-            ShardError: A shard cannot be opened.
-        """
+        """Start to decode the batch of these rows; ShardError if a shard cannot be opened."""
         plan = self._plan
         tensors = self._place(np.array(row_list, np.int64), memory)
         pending = PendingBatch(tensors, memory)
@@ -91,11 +80,10 @@ class BatchDecoder:
         return pending
 
     def tensors(self, pending: PendingBatch) -> BatchTensors:
-        """Return everything of the batch that is read from shards, once it is in memory.
+        """Wait for the decode and return everything of the batch that is read from shards.
 
         Raises:
-            ShardError: A shard cannot be read. DecodeError: a member is damaged. Both name shard,
-                member and byte.
+            ShardError: A shard cannot be read. DecodeError: a member is damaged.
         """
         index, plan, tensors = self._index, self._plan, pending.tensors
         rows = tensors.rows

@@ -1,10 +1,9 @@
 """``TraceLoader``: an iterator of batches over one split of a data set.
 
 With ``num_workers=0`` C++ threads of the training process decode batch n + 1 while the trainer
-works on batch n, and Python has prepared batch n + 2. With ``num_workers=N`` the same pipeline runs
-in N processes, to which WebDataset's splitters deal disjoint pieces and which decode into shared
-slabs. Both yield the same samples; the order is a function of (seed, epoch, rank, ranks, worker,
-workers).
+works on batch n, and Python has prepared batch n + 2. With ``num_workers=N`` N processes read
+disjoint pieces of the split and decode into shared slabs. Both yield the same samples; the order is
+a function of (seed, epoch, rank, ranks, worker, workers).
 """
 
 from __future__ import annotations
@@ -20,16 +19,14 @@ import torch
 
 from wdsbench.errors import ShardError
 from wdsbench.loader.arguments import as_device, at_least, open_split
-from wdsbench.loader.in_process import InProcessReader
-from wdsbench.loader.in_workers import WorkerReader
+from wdsbench.loader.batch_order import EpochOffset
 from wdsbench.loader.layouts import LAYOUTS
-from wdsbench.loader.move import move_batch
 from wdsbench.loader.position import Position, as_state, from_state
+from wdsbench.loader.readers import InProcessReader, WorkerReader
 from wdsbench.loader.stats import LoaderStats, disk_bytes
-from wdsbench.loader.steps import EpochOffset
 from wdsbench.loader.tokens import Tokens
 from wdsbench.records import Batch, FieldSpec
-from wdsbench.slabs.transfer import DeviceCopies
+from wdsbench.slabs.transfer import DeviceCopies, move_batch
 
 
 class TraceLoader:

@@ -1,4 +1,4 @@
-"""The settings that all batches of a loader share."""
+"""The settings with which all batches of a loader are decoded."""
 
 from __future__ import annotations
 
@@ -15,13 +15,9 @@ from wdsbench.shards.read.index import DatasetIndex
 
 @dataclass(frozen=True)
 class DecodePlan:
-    """The settings that all batches of a loader share.
+    """The settings with which all batches of a loader are decoded.
 
     Attributes:
-        index: The data set.
-        fields: Names of the requested fields.
-        layers: int64: requested layers.
-        tokens: The argument ``tokens``.
         ranges: Requested tokens of every row.
         threads: Decode threads; 0: the thread that waits for the batch decodes it.
         verify_hash: True to check XXH3 of members that are read whole.
@@ -54,9 +50,7 @@ class DecodePlan:
         return self.layers.size * self.index.num_features * dtype.itemsize
 
     def access(self, rows: NDArray[np.int64]) -> str:
-        """Return how to read the shards: ``"sparse"`` if less than half of the states' bytes is
-        requested, otherwise ``"map"``.
-        """
+        """Return ``"sparse"`` if less than half of the state bytes is requested, else ``"map"``."""
         stored = int(self.index.member(HIDDEN, "size")[rows].sum())
         requested = int(self.ranges.count[rows].sum()) * self.stored_token_bytes
         return "sparse" if 2 * requested < stored else "map"
@@ -68,13 +62,10 @@ class DecodePlan:
         members: dict[str, str],
         **values: NDArray[Any] | int,
     ) -> NDArray[np.int64]:
-        """Return a table of decode jobs, one row per sample.
+        """Return a table of decode jobs, one row per sample, with the ``columns`` of ``_core``.
 
-        Args:
-            columns: Names of the columns, as ``_core`` exports them.
-            rows: Rows of the index.
-            members: Prefix of columns -> member, whose ``_offset`` and ``_size`` are filled in.
-            **values: The other columns, ``shard`` apart.
+        ``members`` maps a prefix of columns to the member that gives ``_offset`` and ``_size``;
+        ``values`` are the other columns except ``shard``.
         """
         values["shard"] = self.index.columns["shard"][rows]
         for prefix, member in members.items():

@@ -13,8 +13,7 @@ from typing import Any
 
 import xxhash
 
-from wdsbench.loader.batch_order import BatchOrder
-from wdsbench.loader.steps import EpochOffset
+from wdsbench.loader.batch_order import BatchOrder, EpochOffset
 from wdsbench.stream import this_consumer
 
 FORMAT = 1
@@ -22,12 +21,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Position:
-    """A place between two batches.
-
-    Attributes:
-        epoch: The epoch.
-        start: The place within the epoch.
-    """
+    """A place between two batches."""
 
     epoch: int
     start: EpochOffset
@@ -45,11 +39,7 @@ def as_state(position: Position, order: BatchOrder) -> dict[str, Any]:
 
 
 def from_state(state: Mapping[str, Any], order: BatchOrder) -> Position:
-    """Return the position in ``state``.
-
-    Raises:
-        ValueError: Its format is unknown, or it belongs to another order than ``order``.
-    """
+    """Return the position in ``state``; ValueError if it is not a position in ``order``."""
     if state.get("format") != FORMAT:
         raise ValueError(f"loader state of format {state.get('format')!r}, not {FORMAT}")
     for name, value in _settings(order).items():

@@ -18,7 +18,6 @@ class LoaderStats:
     """Counters of the last (or current) epoch; times are wall-clock seconds unless noted.
 
     Attributes:
-        epoch: Number of the epoch.
         samples: Samples yielded.
         batches: Batches yielded.
         copied_batches: Batches in ordinary memory, because the consumer held every slab or the

@@ -1,10 +1,9 @@
 """The worker processes of a loader, as the training process sees them.
 
-They are started once and read epoch after epoch. Every worker has slabs of its own. A slab is free,
-being filled, on its way here, or leased to the consumer; it returns to the worker when the consumer
-has dropped every view of it. Before a lease would leave the worker without a slab, the batch is
-copied into ordinary memory instead: a consumer may keep any number of batches, and no worker waits
-for a slab that is never returned.
+They are started once and read all epochs. Every worker has its own slabs. A slab is free, being
+filled, in transit, or leased to the consumer; it returns to the worker when the consumer has
+dropped every view of it. If a lease would leave the worker without a slab, the batch is copied into
+ordinary memory instead, so a consumer can keep any number of batches.
 
 The workers take turns, so the order of batches does not depend on their speed.
 """
@@ -24,7 +23,7 @@ from numpy.typing import NDArray
 
 from wdsbench.errors import WdsbenchError
 from wdsbench.loader.arguments import OpenSplit
-from wdsbench.loader.steps import EpochOffset
+from wdsbench.loader.batch_order import EpochOffset
 from wdsbench.loader.worker import Failed, Filled, Finished, WorkerTask, work
 from wdsbench.processes import WorkerEndedError, WorkerProcess, start_workers, stop_workers
 from wdsbench.slabs import Lease, SharedSlab
@@ -50,11 +49,7 @@ class WorkerTeam:
     """N worker processes and their slabs; serves one iterator at a time."""
 
     def __init__(self, workers: int, split: OpenSplit) -> None:
-        """Start the processes.
-
-        Raises:
-            WdsbenchError: There is not enough memory for the slabs, or a worker died.
-        """
+        """Start the processes; WdsbenchError if memory is short or a worker died."""
         slab_bytes = sum(split.batch_bytes)
         size = max(1, min(slab_bytes, SHARED_LIMIT_BYTES // (workers * SLABS_EACH)))
         self._slabs = [
@@ -86,8 +81,8 @@ class WorkerTeam:
             )
         except WorkerEndedError as error:
             raise WdsbenchError(f"a worker process {error} while it started") from error
-        # With a priority it runs before multiprocessing, at exit, sends its children SIGTERM and
-        # waits for them: in vain if they ignore it.
+        # At exit multiprocessing sends its children SIGTERM, which they may ignore, and waits for
+        # them. A finalizer with a priority runs before that.
         self._finalizer = Finalize(self, _stop, (self._workers, self._pid), exitpriority=10)
         for each in self._slabs:
             for slab in each.slabs:
@@ -101,18 +96,10 @@ class WorkerTeam:
     def epoch(
         self, epoch: int, start: EpochOffset, turns: list[int]
     ) -> Iterator[tuple[int, Filled]]:
-        """Yield (worker, batch) of an epoch; every batch's slab must be leased or given back.
+        """Yield (worker, batch); every batch's slab must be leased or given back.
 
-        At its end the workers begin the next epoch, as far as their slabs reach; it is discarded
-        if another one is requested.
-
-        Args:
-            epoch: The epoch.
-            start: The place within it.
-            turns: Workers in the order of their first turns.
-
-        Raises:
-            WdsbenchError: An error of a worker, or its death.
+        ``turns`` are the workers in the order of their first turns. At the end of the epoch the
+        workers fill their slabs with the next one, which is discarded if another one is requested.
         """
         if self._begun != (epoch, start):
             self._begin(epoch, start)
@@ -132,7 +119,7 @@ class WorkerTeam:
         if each.leased + 1 >= len(each.slabs):
             return None
         each.leased += 1
-        returned = self._returned  # and not self: a batch that is kept keeps no processes
+        returned = self._returned  # not self: a kept batch must not keep the processes
         return Lease(lambda: returned.append((worker, slab, recorded_events())))
 
     def memory(self, worker: int, slab: int) -> NDArray[Any]:

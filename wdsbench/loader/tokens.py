@@ -1,7 +1,4 @@
-"""The argument ``tokens``: the range of tokens that is read of every sample.
-
-It is checked over all rows of the split when the loader is made, not in the middle of an epoch.
-"""
+"""The argument ``tokens``: the range of tokens that is read of every sample of a split."""
 
 from __future__ import annotations
 
@@ -47,17 +44,12 @@ def select_tokens(
     """Return the requested token range of every row of the index.
 
     States are those of the last t of T tokens: the state of token i is row i - (T - t).
-
-    Args:
-        index: The data set.
-        rows: Rows that must have the tokens.
-        tokens: The argument ``tokens``.
-        argument: The argument that requests the tokens if it is another one, for errors.
+    Errors name ``argument`` if it requests the tokens instead of ``tokens``.
 
     Raises:
         ValueError: ``tokens`` is not valid.
-        DecodeError: A sample does not have the tokens: its prompt length is unknown, or only the
-            states of the answer or of the last token are stored.
+        DecodeError: One of ``rows`` does not have the tokens: its prompt length is unknown, or only
+            the states of the answer or of the last token are stored.
     """
     stored = index.columns["state_tokens"].astype(np.int64)
     total = index.columns["tokens"].astype(np.int64)
@@ -129,17 +121,7 @@ def _partial_states(stored: NDArray[np.int64], total: NDArray[np.int64]) -> str:
 
 
 def require_kind(index: DatasetIndex, rows: NDArray[np.int64], name: str, argument: str) -> None:
-    """Check that samples have a member kind.
-
-    Args:
-        index: The data set.
-        rows: Rows of the samples.
-        name: The member kind.
-        argument: The argument that needs it, for the error.
-
-    Raises:
-        DecodeError: Some sample does not have it.
-    """
+    """Raise DecodeError, naming ``argument``, if one of ``rows`` lacks the member kind ``name``."""
     kind = KINDS[name]
     for member in kind.required:
         missing = rows[index.member(member, "size")[rows] == 0]

@@ -32,14 +32,10 @@ class Filled(NamedTuple):
     """A decoded batch. A tuple with bytes is pickled and restored in a quarter of the time.
 
     Attributes:
-        request: Number of the request.
         row_bytes: int64 ``[B]``: rows of the index.
         slab: Number of the slab; None if the batch is larger than a slab and not decoded.
-        edge_counts: int64: edges of each graph, or None.
-        fields: Values of the fields that are decoded in Python, or None.
-        scales: float32 ``[B, layers]``: factors not yet applied, or None.
-        decode_seconds: Time of the decode.
-        done_at: When it was done, on the clock of ``time.perf_counter``.
+        edge_counts: As ``fields`` and ``scales``: see :class:`BatchTensors`.
+        done_at: End of the decode, on the clock of ``time.perf_counter``.
         bytes_read: Payload bytes of hidden states.
         disk_bytes: Bytes fetched from disks since the worker started.
     """
@@ -77,16 +73,7 @@ class Failed(NamedTuple):
 
 @dataclass(frozen=True)
 class WorkerTask:
-    """The settings of a worker process.
-
-    Attributes:
-        consumer: Its place among all readers.
-        order: Samples of each batch.
-        layout: Arrangement of the samples of a batch, and the settings of the decode.
-        access: How shards are read.
-        slab_bytes: Size of each slab.
-        slabs: File descriptors of the slabs.
-    """
+    """The settings of a worker process; ``slabs`` are file descriptors."""
 
     consumer: Consumer
     order: BatchOrder

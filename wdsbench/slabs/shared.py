@@ -2,8 +2,7 @@
 
 A slab is an anonymous file (``memfd_create``) that both processes map. ``/dev/shm`` does not limit
 its size, and it disappears with the processes. ``posix_fallocate`` reserves its pages when it is
-made, so that lack of memory is an error then and not a bus error later; pages are entered into the
-page tables at once.
+made, so that lack of memory is an error then and not a bus error later.
 
 The tensors of a batch are placed in a slab one after the other, each at a multiple of 64 bytes.
 Both processes place the same tensors in the same order, so only the number of the slab is sent.
@@ -30,11 +29,7 @@ ALIGN_BYTES = 64
 
 
 class SharedSlab:
-    """One slab.
-
-    Attributes:
-        memory: All its bytes, uint8.
-    """
+    """One slab; ``memory`` is all its bytes, uint8."""
 
     def __init__(self, size: int, descriptor: int | None = None) -> None:
         """Reserve ``size`` bytes, or map those of a ``descriptor`` from another process.
@@ -115,11 +110,7 @@ class SlabCursor:
         self._used = 0
 
     def tensor(self, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """Return the next tensor, C-contiguous.
-
-        Raises:
-            SlabFullError: It does not fit.
-        """
+        """Return the next tensor, C-contiguous; SlabFullError if it does not fit."""
         size = math.prod(shape) * dtype.itemsize
         if size > self._memory.nbytes - self._used:
             raise SlabFullError(f"{size} bytes after {self._used} of {self._memory.nbytes}")

@@ -3,15 +3,14 @@
 A new block of more than a few MB is mapped and faults page by page, which costs more than the
 decode itself. A slab is leased as a tensor and returns to its pool when the owner object of the
 tensor's storage is finalised. The owner is the NumPy view from which the storage was made, not the
-tensor: slices, ``detach()``, ``numpy()`` and tensors saved by autograd keep the storage, and so the
-lease, alive.
+tensor: slices, ``detach()``, ``numpy()`` and tensors saved by autograd keep the storage alive, and
+with it the lease.
 
-While a consumer holds every slab, batches are in ordinary memory and counted; a consumer may keep
-any number of them. With CUDA, memory is from torch's pinned allocator instead, which also reuses
-blocks, and waits for the copies made from them.
+While a consumer holds every slab, batches are in ordinary memory, and are counted. With CUDA,
+torch's pinned allocator is used instead, which also reuses blocks after the copies from them.
 
 Slabs start at a cache line, so that streaming stores fill whole lines, and request huge pages. Each
-has the size of the largest possible batch, or SLAB_LIMIT_BYTES; pages are touched when first used.
+has the size of the largest possible batch, or SLAB_LIMIT_BYTES.
 """
 
 from __future__ import annotations
@@ -20,14 +19,12 @@ import math
 import mmap
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-
-T = TypeVar("T")
 
 #: Slabs of a pool: one that is decoded, one that waits to be, what the trainer holds, and its last.
 SLABS = 4
@@ -47,11 +44,9 @@ class SlabPool:
     """
 
     def __init__(self, capacity_bytes: int = 0, *, slabs: int = SLABS) -> None:
-        """Make a pool; memory is allocated when it is needed.
+        """Make a pool of up to ``slabs`` slabs, which are allocated when they are needed.
 
-        Args:
-            capacity_bytes: Size of the largest tensor; 0: unknown, slabs grow with their tensors.
-            slabs: Largest number of slabs.
+        ``capacity_bytes`` is the size of the largest tensor; 0: unknown, slabs grow.
         """
         self.ordinary = 0
         self._capacity = min(capacity_bytes, SLAB_LIMIT_BYTES)
@@ -71,7 +66,10 @@ class SlabPool:
         if slab is None:
             self.ordinary += 1
             return torch.empty(shape, dtype=dtype)
-        return leased(slab, size, shape, dtype, self._free.append, slab)
+        # The owner of the tensor's storage: when it is finalised, the slab is free.
+        view = slab[:size]
+        weakref.finalize(view, self._free.append, slab).atexit = False
+        return torch.from_numpy(view).view(dtype).view(shape)
 
     def __reduce__(self) -> tuple[type[SlabPool], tuple[int]]:
         """Pickle as an empty pool."""
@@ -122,22 +120,6 @@ class OrdinaryMemory:
     def tensor(self, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """Return a new C-contiguous host tensor."""
         return torch.empty(shape, dtype=dtype)
-
-
-def leased(
-    slab: NDArray[np.uint8],
-    size: int,
-    shape: tuple[int, ...],
-    dtype: torch.dtype,
-    give_back: Callable[[T], object],
-    what: T,
-) -> torch.Tensor:
-    """Return the first ``size`` bytes of a slab as a tensor; ``give_back(what)`` is called when its
-    storage is freed.
-    """
-    view = slab[:size]
-    weakref.finalize(view, give_back, what).atexit = False
-    return torch.from_numpy(view).view(dtype).view(shape)
 
 
 def _new_slab(size: int) -> NDArray[np.uint8]:

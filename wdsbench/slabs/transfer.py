@@ -11,21 +11,19 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any, Generic, TypeVar
 
 import torch
 from numpy.typing import NDArray
 
+from wdsbench.records import Batch
+
 T = TypeVar("T")
 
 
 def pin(memory: NDArray[Any]) -> None:
-    """Register memory with CUDA, so that copies from it are asynchronous; no-op without CUDA.
-
-    Raises:
-        RuntimeError: CUDA fails, for example at the limit of locked memory.
-    """
+    """Register memory with CUDA, so that copies from it are asynchronous; no-op without CUDA."""
     if not torch.cuda.is_available():
         return
     torch.cuda.init()  # type: ignore[no-untyped-call]
@@ -140,3 +138,25 @@ def tensors_of(value: Any) -> Iterator[torch.Tensor]:
             for inner in item.to_dict().values():
                 if isinstance(inner, torch.Tensor) and inner.is_cuda:
                     yield inner
+
+
+def move_batch(batch: Batch, device: torch.device) -> Batch:
+    """Return the batch with every tensor (and graph) on ``device``, hidden states float32."""
+    moved: dict[str, Any] = {}
+    for item in fields(batch):
+        value = getattr(batch, item.name)
+        if hasattr(value, "to"):
+            moved[item.name] = value.to(device, non_blocking=True)
+    there = replace(batch, **moved)
+    if there.hidden is not None:
+        there.hidden = _widened(there.hidden, there.hidden_scale)
+    if there.graph is not None:
+        there.graph.x = _widened(there.graph.x, there.hidden_scale)
+    there.hidden_scale = None
+    return there
+
+
+def _widened(states: torch.Tensor, scale: torch.Tensor | None) -> torch.Tensor:
+    """Return float32 states, multiplied by a scale that broadcasts against them."""
+    states = states.float()
+    return states if scale is None else states.mul_(scale)

@@ -1,13 +1,21 @@
-"""The parts that ``graph`` and ``union-graph`` share."""
+"""Edges and PyG batches, for the layouts ``graph`` and ``union-graph``."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from wdsbench.loader.layouts.layout import EdgeJobs, Layout, Placement, sum_of_largest
+from wdsbench.loader.layouts.layout import (
+    BatchTensors,
+    EdgeJobs,
+    Layout,
+    Placement,
+    starts_of,
+    sum_of_largest,
+)
 from wdsbench.loader.tokens import require_kind
 from wdsbench.shards.format.kinds import KINDS
 
@@ -18,12 +26,7 @@ WEIGHT_BYTES = 2
 
 
 class EdgeLayout(Layout):
-    """Batches of graphs over all tokens.
-
-    Attributes:
-        kind: Member kind of the edges.
-        table: Job table of a batch.
-    """
+    """Batches of graphs over all tokens, with edges of the member kind ``kind``."""
 
     tokens = "all"
     kind: ClassVar[str]
@@ -48,3 +51,31 @@ class EdgeLayout(Layout):
     def jobs(self, rows: NDArray[np.int64], placement: Placement) -> EdgeJobs:
         """Return the decode jobs of the edges."""
         return self.table(self.plan, rows, placement)
+
+
+def graph_batch(tensors: BatchTensors, x: torch.Tensor, node_counts: NDArray[np.int64]) -> Any:
+    """Return G graphs as a ``torch_geometric.data.Batch``, without a Python object per graph.
+
+    ``x`` is float32 ``[N, ...]``, ``node_counts`` int64 ``[G]``; edge indices count all N nodes.
+    PyG's ``separate`` undoes the collation by ``_slice_dict``, the start of each graph's entries,
+    and ``_inc_dict``, the number that was added to its indices.
+    """
+    from torch_geometric.data import Batch, Data
+
+    assert tensors.edge_counts is not None
+    nodes = torch.from_numpy(starts_of(node_counts))
+    edges = torch.from_numpy(starts_of(tensors.edge_counts))
+    graphs = len(node_counts)
+    batch = Batch(
+        _base_cls=Data,
+        x=x,
+        edge_index=tensors.edge_index,
+        edge_attr=tensors.edge_attr,
+        batch=torch.from_numpy(np.repeat(np.arange(graphs), node_counts)),
+        ptr=nodes,
+    )
+    batch._num_graphs = graphs
+    batch._slice_dict = {"x": nodes, "edge_index": edges, "edge_attr": edges}
+    none = torch.zeros(graphs, dtype=torch.int64)
+    batch._inc_dict = {"x": none, "edge_index": nodes[:-1], "edge_attr": none}
+    return batch

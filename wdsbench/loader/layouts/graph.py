@@ -6,9 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wdsbench import _core
-from wdsbench.loader.layouts.edges import EdgeLayout
+from wdsbench.loader.layouts.edges import EdgeLayout, graph_batch
 from wdsbench.loader.layouts.layout import BatchTensors, EdgeJobs, Placement, starts_of
-from wdsbench.loader.layouts.pyg import graph_batch
 from wdsbench.records import Batch
 from wdsbench.shards.format.kinds import KINDS
 

@@ -66,9 +66,7 @@ class BatchTensors:
 class EdgeJobs(ABC):
     """Reads the edges of one batch in two steps: their number, then their content.
 
-    Attributes:
-        members: Names of the members: index, pointer, weight.
-        columns: Columns of the job table.
+    ``members`` are the names of the index, pointer and weight members.
     """
 
     members: ClassVar[tuple[str, ...]]
@@ -110,7 +108,6 @@ class Layout(ABC):
     """Arranges the samples of a batch.
 
     Attributes:
-        plan: Settings of all batches.
         name: The value of the argument ``layout``.
         tokens: Tokens that the layout always reads; None: those of the argument ``tokens``.
     """

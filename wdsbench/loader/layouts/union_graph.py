@@ -9,10 +9,9 @@ from numpy.typing import NDArray
 
 from wdsbench import _core
 from wdsbench.errors import DecodeError
-from wdsbench.loader.layouts.edges import EdgeLayout
+from wdsbench.loader.layouts.edges import EdgeLayout, graph_batch
 from wdsbench.loader.layouts.jagged import JaggedLayout
 from wdsbench.loader.layouts.layout import BatchTensors, EdgeJobs, Placement
-from wdsbench.loader.layouts.pyg import graph_batch
 from wdsbench.records import Batch
 from wdsbench.shards.format.kinds import KINDS
 
