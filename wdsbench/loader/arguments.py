@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from wdsbench import _core
 from wdsbench.cores import usable_cores
 from wdsbench.loader.batch_order import BatchOrder
 from wdsbench.loader.layouts import Layout
@@ -20,6 +21,7 @@ from wdsbench.loader.tokens import Tokens, as_integer, require_kind, select_toke
 from wdsbench.shards.format.kinds import loader_kinds
 from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.shards.read.open import open_index
+from wdsbench.stream.files import open_shards
 
 VERIFY = ("header", "hash")
 WIDEN = ("host", "device")
@@ -37,6 +39,14 @@ class OpenSplit:
     layout: Layout
     access: str
     batch_bytes: tuple[int, int]
+
+    def open_files(self) -> _core.ShardFiles:
+        """Return the shards; each is opened when it is first read."""
+        return open_shards(self.order.index, access=self.access)
+
+    def read_ahead(self, files: _core.ShardFiles) -> _core.ReadAhead | None:
+        """Return a reader ahead of ``files``; None if most of their bytes are not requested."""
+        return None if self.access == "sparse" else _core.ReadAhead(files)
 
 
 def open_split(

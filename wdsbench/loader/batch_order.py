@@ -76,16 +76,9 @@ class BatchOrder:
         """Yield the rows that this process reads in an epoch, one by one."""
         pieces = PieceList(self.index, self.split, seed=self.seed, shuffle=self.shuffle > 0)
         pieces.epoch = epoch
-        stages = [
-            webdataset.split_by_node,
-            webdataset.split_by_worker,
-            SampleRows(self.index, ahead),
-        ]
-        if self.shuffle:
-            buffer = EpochShuffle(self.shuffle, seed=self.seed)
-            buffer.epoch = epoch
-            stages.append(buffer)
-        return iter(webdataset.DataPipeline(pieces, *stages))
+        splitters = webdataset.split_by_node, webdataset.split_by_worker
+        rows = SampleRows(self.index, ahead)
+        return iter(webdataset.DataPipeline(pieces, *splitters, rows, *self._shuffles(epoch)))
 
     def rows(self) -> NDArray[np.int64]:
         """Return every row of the split."""
@@ -153,14 +146,18 @@ class BatchOrder:
             epoch=epoch,
             shuffle=self.shuffle > 0,
         )
-        rows: Iterator[int] = SampleRows(self.index)(
-            islice(pieces, reader.number, None, reader.count)
-        )
+        rows = SampleRows(self.index)(islice(pieces, reader.number, None, reader.count))
+        for stage in self._shuffles(epoch, reader):
+            rows = stage(rows)
+        return rows
+
+    def _shuffles(self, epoch: int, reader: Consumer | None = None) -> list[EpochShuffle]:
+        """Return the shuffle stage of a reader (None: this process), if there is one."""
         if not self.shuffle:
-            return rows
-        buffer = EpochShuffle(self.shuffle, seed=self.seed, consumer=reader)
-        buffer.epoch = epoch
-        return buffer(rows)
+            return []
+        stage = EpochShuffle(self.shuffle, seed=self.seed, consumer=reader)
+        stage.epoch = epoch
+        return [stage]
 
 
 def batch_sizes(samples: int, batch_size: int, steps: int) -> list[int]:

@@ -19,9 +19,8 @@ from wdsbench.loader.layouts import SeparateLayout
 from wdsbench.loader.tokens import Tokens
 from wdsbench.records import Batch
 from wdsbench.slabs import OrdinaryMemory
-from wdsbench.stream.files import open_shards
 
-#: Samples decoded in one call; their tensors are in one block of memory.
+#: Samples decoded at once, into one block of memory.
 SAMPLES_AT_ONCE = 16
 
 
@@ -89,9 +88,9 @@ class TraceDataset(IterableDataset[dict[str, Any]]):
         epoch, self._epoch = self._epoch, self._epoch + 1
         split = self._split
         if self._files is None:
-            self._files = open_shards(self.index, access=split.access)
+            self._files = split.open_files()
         decoder = BatchDecoder(split.layout, self._files)
-        ahead = None if split.access == "sparse" else _core.ReadAhead(self._files)
+        ahead = split.read_ahead(self._files)
         pending: PendingBatch | None = None
         for rows in webdataset.batched(SAMPLES_AT_ONCE, collation_fn=None)(
             split.order.samples(epoch, ahead)

@@ -94,7 +94,16 @@ class BatchDecoder:
                 whole = tensors.placement.lengths == index.columns["state_tokens"][rows]
                 verify_members(index, self._files, rows[whole], (HIDDEN,))
         if self._scaled:
-            scales = located(index, rows, lambda: self._read_scales(tensors))
+            scales = located(
+                index,
+                rows,
+                lambda: _core.read_scales(
+                    self._files,
+                    self._state_jobs(tensors),
+                    plan.layers,
+                    layers_stored=index.num_layers,
+                ),
+            )
             tensors.scales = torch.from_numpy(scales)
         self._read_edges(tensors, pending.memory)
         tensors.fields = read_fields(plan, self._files, rows)
@@ -147,14 +156,6 @@ class BatchDecoder:
             token_count=placement.lengths,
             target=placement.targets,
             layer_stride=placement.strides,
-        )
-
-    def _read_scales(self, tensors: BatchTensors) -> NDArray[np.float32]:
-        return _core.read_scales(
-            self._files,
-            self._state_jobs(tensors),
-            self._plan.layers,
-            layers_stored=self._index.num_layers,
         )
 
     def _read_edges(self, tensors: BatchTensors, memory: BatchMemory) -> None:

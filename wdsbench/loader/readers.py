@@ -8,7 +8,6 @@ from collections.abc import Generator
 
 import torch
 
-from wdsbench import _core
 from wdsbench.errors import ShardError
 from wdsbench.loader.arguments import OpenSplit
 from wdsbench.loader.batch_order import EpochOffset, turns_after
@@ -19,7 +18,6 @@ from wdsbench.loader.team import WorkerTeam
 from wdsbench.loader.worker import Filled
 from wdsbench.records import Batch
 from wdsbench.slabs import OrdinaryMemory, PoolMemory, SlabCursor, SlabPool
-from wdsbench.stream.files import open_shards
 
 #: Batches that are decoded, or wait for it, while the consumer has another.
 BATCHES_AHEAD = 2
@@ -30,14 +28,14 @@ class InProcessReader:
 
     def __init__(self, split: OpenSplit) -> None:
         self._split = split
-        self._files = open_shards(split.order.index, access=split.access)
+        self._files = split.open_files()
         states, edges = split.batch_bytes
         self._pools = SlabPool(states), SlabPool(edges), SlabPool(edges)
 
     def epoch(self, stats: LoaderStats, start: EpochOffset) -> Generator[Batch]:
         """Yield the batches of epoch ``stats.epoch``."""
         split = self._split
-        ahead = None if split.access == "sparse" else _core.ReadAhead(self._files)
+        ahead = split.read_ahead(self._files)
         decoder = BatchDecoder(split.layout, self._files)
         pending: deque[tuple[PendingBatch, PoolMemory]] = deque()
         try:
@@ -49,8 +47,8 @@ class InProcessReader:
             while pending:
                 yield _finish(decoder, *pending.popleft(), stats)
         except ShardError:
-            # A shard that is repaired by a new file is found by its name.
-            self._files = open_shards(split.order.index, access=split.access)
+            # Open again: a shard may have been repaired by a new file of the same name.
+            self._files = split.open_files()
             raise
 
     def close(self) -> None:
@@ -76,12 +74,12 @@ class WorkerReader:
     def __init__(self, split: OpenSplit, workers: int) -> None:
         self._split = split
         self._workers = workers
-        self._files = open_shards(split.order.index, access=split.access)
+        self._files = split.open_files()
         self._team: WorkerTeam | None = None
 
     def epoch(self, stats: LoaderStats, start: EpochOffset) -> Generator[Batch]:
         """Yield the batches of epoch ``stats.epoch``."""
-        # A second iterator beside a living one has workers of its own.
+        # A second iterator in parallel with another one starts workers of its own.
         team, self._team = self._team, None
         if team is None or not team.is_ours:
             team = WorkerTeam(self._workers, self._split)
@@ -114,7 +112,7 @@ class WorkerReader:
 
     def _turns(self, start: EpochOffset) -> list[int]:
         """Return the workers in the order of their first turns."""
-        if start.workers != self._workers:  # the rest is dealt again, batch by batch
+        if start.workers != self._workers:  # the remaining batches are assigned round-robin
             return list(range(self._workers))
         return turns_after(self._split.order.steps(self._workers), start.batches).order
 

@@ -61,12 +61,11 @@ class WorkerTeam:
         self._begun: tuple[int, EpochOffset] | None = None
         self._pid = os.getpid()
         here = this_consumer()
+        layout = type(split.layout)(replace(split.layout.plan, threads=0))
         tasks = [
             WorkerTask(
                 replace(here, worker=worker, workers=workers),
-                split.order,
-                type(split.layout)(replace(split.layout.plan, threads=0)),
-                split.access,
+                replace(split, layout=layout),
                 size,
                 tuple(slab.descriptor for slab in each.slabs),
             )

@@ -17,15 +17,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wdsbench import _core
-from wdsbench.loader.batch_order import BatchOrder
+from wdsbench.loader.arguments import OpenSplit
 from wdsbench.loader.decode import BatchDecoder
-from wdsbench.loader.layouts import Layout
 from wdsbench.loader.stats import disk_bytes
 from wdsbench.processes import Channel, ParentGoneError, portable_error
 from wdsbench.slabs import SharedSlab, SlabCursor, SlabFullError
 from wdsbench.stream.assign import Consumer, appoint
-from wdsbench.stream.files import open_shards
 
 
 class Filled(NamedTuple):
@@ -76,9 +73,7 @@ class WorkerTask:
     """The settings of a worker process; ``slabs`` are file descriptors."""
 
     consumer: Consumer
-    order: BatchOrder
-    layout: Layout
-    access: str
+    split: OpenSplit
     slab_bytes: int
     slabs: tuple[int, ...]
 
@@ -92,11 +87,11 @@ def work(channel: Channel, task: WorkerTask) -> None:
 class _Worker:
     def __init__(self, channel: Channel, task: WorkerTask) -> None:
         self._channel = channel
-        self._order = task.order
+        self._order = task.split.order
         self._slabs = [SharedSlab(task.slab_bytes, descriptor) for descriptor in task.slabs]
-        files = open_shards(task.order.index, access=task.access)
-        self._ahead = None if task.access == "sparse" else _core.ReadAhead(files)
-        self._decoder = BatchDecoder(task.layout, files)
+        files = task.split.open_files()
+        self._ahead = task.split.read_ahead(files)
+        self._decoder = BatchDecoder(task.split.layout, files)
         self._free = deque(range(len(self._slabs)))
         self._request = -1
         self._lists: Iterator[list[int]] | None = None
