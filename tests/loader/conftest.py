@@ -16,14 +16,14 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Packed:
 
 @pytest.fixture(scope="package")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Packed:
-    """Samples of 128 kB as float32: slabs are worth their while."""
+    """Samples of 128 kB as float32, large enough for slabs."""
     folder = tmp_path_factory.mktemp("large")
     return make_dataset(folder, traces=80, layers=2, features=1024, tokens=16, shard_mb=1)
 
 
 @pytest.fixture
 def no_workers_left() -> Iterator[None]:
-    """Nobody of an earlier test is counted, and none is left to a later one."""
+    """No worker is alive before or after the test."""
     assert none_left()
     yield
     assert none_left()

@@ -15,7 +15,7 @@ from wdsbench import Batch, TraceLoader
 
 
 def none_left() -> bool:
-    """Return whether the workers end, with the garbage where need be."""
+    """Return True if all workers end, after a garbage collection if necessary."""
     if multiprocessing.active_children():
         gc.collect()
     return until(lambda: not multiprocessing.active_children())

@@ -1,4 +1,4 @@
-"""Union graphs and sketches out of shards against the raw attention maps."""
+"""Union graphs and sketches compared with the raw attention maps."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_sketches(packed: Packed, workers: int, layers: Any) -> None:
                 np.testing.assert_allclose(found, expected, rtol=2e-3, atol=1e-4)
 
 
-def test_the_full_maps_are_there(packed: Packed) -> None:
+def test_full_maps_are_stored(packed: Packed) -> None:
     from wdsbench.stream import SampleMembers, load_member
 
     index = TraceLoader(packed.folder, split=None).index
@@ -124,7 +124,7 @@ def pack_raws(folder: Path, raws: list[dict[str, Any]], kinds: tuple[str, ...]) 
     return folder / "shards"
 
 
-def test_what_is_missing_names_the_remedy(tmp_path: Path) -> None:
+def test_errors_of_missing_members_name_the_remedy(tmp_path: Path) -> None:
     raws = [make_raw(f"q{i}", seed=i) for i in range(4)]
     shards = pack_raws(tmp_path, raws, ("edges",))
     with pytest.raises(DecodeError, match="4 samples hold no heads; repack with --attention heads"):

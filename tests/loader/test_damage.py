@@ -1,4 +1,4 @@
-"""Damage is an error that names shard, member and byte."""
+"""Errors of damaged members name shard, member and byte."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def patch(path: Path, offset: int, data: bytes) -> None:
         file.write(data)
 
 
-# (what is broken, member, bytes from its start, new bytes, words)
+# (damage, member, bytes from its start, new bytes, words)
 DAMAGE = [
     ("magic", "hidden.npy", 0, b"XX", "not an npy member"),
     ("dtype", "hidden.npy", 21, b"<f4", "needs .* bytes, the member has"),

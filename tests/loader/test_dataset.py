@@ -55,7 +55,7 @@ def test_values(packed: Packed, tokens: Any, layers: Any, threads: int) -> None:
     assert len(dataset) == 60
 
 
-def test_samples_may_be_kept(packed: Packed) -> None:
+def test_samples_can_be_kept(packed: Packed) -> None:
     dataset = TraceDataset(packed.folder, split=None, tokens="all")
     kept = [sample for _ in range(3) for sample in dataset]
     for sample in kept:
@@ -65,7 +65,7 @@ def test_samples_may_be_kept(packed: Packed) -> None:
         check(sample, packed, "all")
 
 
-def test_an_iterator_that_is_left(packed: Packed) -> None:
+def test_an_abandoned_iterator(packed: Packed) -> None:
     dataset = TraceDataset(packed.folder, split=None)
     for _ in range(5):
         left = iter(dataset)
@@ -124,7 +124,7 @@ def test_epochs(packed: Packed) -> None:
     assert keys_of(TraceDataset(packed.folder, split=None, seed=4)) != first
     still = TraceDataset(packed.folder, split=None, shuffle=0)
     assert keys_of(still) == keys_of(still) == still.index.keys(np.arange(60))
-    # The order is the one of a TraceLoader.
+    # The order is that of a TraceLoader.
     loader = TraceLoader(packed.folder, split=None, seed=3)
     assert first == [key for batch in loader for key in batch.keys]
 
@@ -167,7 +167,7 @@ def pad(samples: list[dict[str, Any]]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("method", "tokens"), [("fork", "all"), ("fork", "answer"), ("spawn", "all")]
 )
-def test_a_collate_of_ones_own(packed: Packed, method: str, tokens: str) -> None:
+def test_custom_collate(packed: Packed, method: str, tokens: str) -> None:
     dataset = TraceDataset(packed.folder, split=None, tokens=tokens)
     loader = DataLoader(
         dataset,
@@ -205,7 +205,7 @@ def test_set_epoch_reaches_new_workers(packed: Packed) -> None:
 
 
 def test_after_reading_in_this_process(packed: Packed) -> None:
-    # Workers are forked while this process has open shards, decode threads and a living iterator.
+    # Workers are forked while this process has open shards, decode threads and an active iterator.
     dataset = TraceDataset(packed.folder, split=None, threads=2)
     here = iter(dataset)
     for _ in range(20):

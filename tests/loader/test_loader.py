@@ -1,4 +1,4 @@
-"""Batches against the raw traces they were packed from: every layout, choice and way to run."""
+"""Batches of every layout compared with their raw traces."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def equal(tmp_path_factory: pytest.TempPathFactory) -> Packed:
 
 
 def wanted(packed: Packed, question_id: str, tokens: Any, layers: Any = None) -> Any:
-    """Return what the loader should give of a trace: float32 ``[L, k, D]``."""
+    """Return the expected states of a trace: float32 ``[L, k, D]``."""
     raw = packed.raws[question_id]
     places = reference.token_range(tokens, len(raw["tokens"]), raw["prompt_length"])
     hidden = packed.hidden(question_id)[:, list(places)]
@@ -94,7 +94,7 @@ def test_stack_of_equal_lengths(equal: Packed, tokens: Any) -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("layers", [None, [2, 0]])
-def test_graphs_are_what_pyg_collates(packed: Packed, workers: int, layers: Any) -> None:
+def test_graphs_equal_those_of_pyg(packed: Packed, workers: int, layers: Any) -> None:
     from torch_geometric.data import Batch as GraphBatch
     from torch_geometric.data import Data
 
@@ -180,7 +180,7 @@ def test_shuffle_zero_is_the_order_of_the_shards(packed: Packed) -> None:
     assert order(loader) == order(loader)
 
 
-def test_batches_may_be_kept(packed: Packed) -> None:
+def test_batches_can_be_kept(packed: Packed) -> None:
     kept = list(TraceLoader(packed.folder, split=None, batch_size=1))
     for batch in kept:
         assert batch.hidden is not None
@@ -273,7 +273,7 @@ def pack_raws(folder: Path, raws: list[dict[str, Any]]) -> Path:
     return folder / "shards"
 
 
-def test_unknown_prompt_length_refuses_the_answer_alone(tmp_path: Path) -> None:
+def test_unknown_prompt_length_refuses_only_the_answer(tmp_path: Path) -> None:
     raws = [make_raw(f"q{i}", seed=i) for i in range(4)]
     for raw in raws:
         del raw["prompt_length"], raw["token_logprobs"]
@@ -285,7 +285,7 @@ def test_unknown_prompt_length_refuses_the_answer_alone(tmp_path: Path) -> None:
     assert batch.logprobs == [None] * 4
 
 
-def test_states_of_the_last_step_alone(tmp_path: Path) -> None:
+def test_only_the_states_of_the_last_step(tmp_path: Path) -> None:
     raws = [make_raw(f"q{i}", seed=i, tokens=5) for i in range(4)]
     for raw in raws:
         raw["hidden_states"] = [layer[-1:] for layer in raw["hidden_states"]]

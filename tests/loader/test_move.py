@@ -1,4 +1,4 @@
-"""States that travel in 16 bits and are widened where they arrive: the same values."""
+"""States copied as float16 and widened on the device equal those widened on the host."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def half(tmp_path_factory: pytest.TempPathFactory) -> Packed:
 
 @pytest.fixture(scope="module")
 def scaled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Every third sample is beyond float16, in layers of its own."""
+    """Every third sample exceeds float16, each in different layers."""
     folder = tmp_path_factory.mktemp("scaled")
     raws = [make_raw(f"q{i}", seed=i, dtype=np.float32) for i in range(40)]
     for i, raw in enumerate(raws):
@@ -64,7 +64,9 @@ def load(folder: Path, **options: Any) -> TraceLoader:
 
 @pytest.mark.parametrize("choice", CHOICES, ids=ids)
 @pytest.mark.parametrize("workers", [0, 1])
-def test_widened_there_as_here(folder: Path, choice: dict[str, Any], workers: int) -> None:
+def test_widened_on_the_device_or_the_host(
+    folder: Path, choice: dict[str, Any], workers: int
+) -> None:
     here = by_sample(load(folder, **choice))
     loader = load(folder, **choice, device="cpu", widen="device", num_workers=workers)
     batches = list(loader)
@@ -75,18 +77,18 @@ def test_widened_there_as_here(folder: Path, choice: dict[str, Any], workers: in
     assert_same(by_sample(batches), here)
 
 
-def test_what_is_scaled_is_really_beyond_half(scaled: Path) -> None:
+def test_scaled_states_exceed_float16(scaled: Path) -> None:
     loader = load(scaled, tokens="all", layout="pad")
     largest = max(float(batch.hidden.abs().max()) for batch in loader if batch.hidden is not None)
     assert largest > 1e6
     assert loader.index.member("hidden_scale.npy", "size").any()
 
 
-def test_device_cpu_alone_changes_nothing(folder: Path) -> None:
+def test_device_cpu_changes_nothing(folder: Path) -> None:
     assert_same(by_sample(load(folder, device="cpu")), by_sample(load(folder)))
 
 
-def test_half_the_bytes_are_kept(half: Packed) -> None:
+def test_float16_batches_have_half_the_bytes(half: Packed) -> None:
     here = load(half.folder, tokens="all", layout="pad")
     there = load(half.folder, tokens="all", layout="pad", device="cpu", widen="device")
     assert here._split.batch_bytes[0] == 2 * there._split.batch_bytes[0]
@@ -130,7 +132,9 @@ def test_states_of_other_widths_are_refused(half: Packed, tmp_path: Path) -> Non
 @pytest.mark.parametrize("choice", CHOICES, ids=ids)
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("widen", ["host", "device"])
-def test_on_a_gpu_as_here(folder: Path, choice: dict[str, Any], workers: int, widen: str) -> None:
+def test_batches_on_a_gpu_equal_host_batches(
+    folder: Path, choice: dict[str, Any], workers: int, widen: str
+) -> None:
     here = by_sample(load(folder, **choice))
     loader = load(folder, **choice, device="cuda", widen=widen, num_workers=workers)
     for _ in range(3):

@@ -1,6 +1,4 @@
-"""Stop at any batch and go on in another loader: the very same batches follow, whoever reads them;
-and the same number of steps on every rank.
-"""
+"""Resuming at any batch in another loader, and equal numbers of steps on all ranks."""
 
 from __future__ import annotations
 
@@ -40,7 +38,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Packed:
 
 @pytest.fixture
 def as_rank(monkeypatch: pytest.MonkeyPatch) -> Iterator[Appoint]:
-    """Make this process a rank, as torch and its launcher would."""
+    """Make this process a rank, like torch and its launcher."""
     for name in ("RANK", "WORLD_SIZE", "WORKER", "NUM_WORKERS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(assign, "_appointed", None)
@@ -59,7 +57,7 @@ def load(packed: Packed, workers: int = 0, **options: Any) -> TraceLoader:
 
 
 def content(batch: Batch) -> tuple[list[str], bytes, bytes]:
-    """Return what a batch holds, to be compared bit for bit."""
+    """Return the content of a batch for an exact comparison."""
     assert batch.hidden is not None
     return batch.keys, batch.hidden.numpy().tobytes(), batch.label.numpy().tobytes()
 
@@ -106,7 +104,7 @@ def test_with_another_number_of_workers(packed: Packed, then: int, now: int) -> 
         rest = contents(islice(iterator, 3))
         state = second.state_dict()
         iterator.close()  # type: ignore[attr-defined]
-        # Once more, from within the resumed epoch and back with as many workers as at first.
+        # Again, from within the resumed epoch and with the first number of workers.
         if state["epoch"] == 0:
             third = load(packed, then)
             third.load_state_dict(state)
@@ -239,7 +237,7 @@ def test_all_ranks_take_the_same_steps(
         assert len(keys) == len(packed.raws)
 
 
-def test_a_rank_goes_on(packed: Packed, as_rank: Appoint) -> None:
+def test_a_rank_resumes(packed: Packed, as_rank: Appoint) -> None:
     for rank in range(3):
         as_rank(rank, 3)
         loader = load(packed, batch_size=4)
@@ -279,7 +277,7 @@ def test_an_epoch_differs_from_the_last_on_every_rank(packed: Packed, as_rank: A
 
 
 def test_batches_of_no_samples(packed: Packed, as_rank: Appoint) -> None:
-    """More ranks than samples: every layout has its empty batch."""
+    """With more ranks than samples, every layout has an empty batch."""
     as_rank(998, 1000)
     choices: list[dict[str, Any]] = [
         {"tokens": "last"},
@@ -298,7 +296,7 @@ def test_batches_of_no_samples(packed: Packed, as_rank: Appoint) -> None:
             loader.close()
 
 
-def test_workers_leave_a_signal_to_who_handles_it(packed: Packed) -> None:
+def test_workers_ignore_a_signal_that_the_parent_handles(packed: Packed) -> None:
     """Launchers send SIGTERM to all processes of a job; training saves its state first."""
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
     try:
@@ -336,7 +334,7 @@ if __name__ == "__main__":
 """
 
 
-def test_workers_that_ignore_a_signal_end_all_the_same(packed: Packed, tmp_path: Path) -> None:
+def test_workers_that_ignore_a_signal_still_end(packed: Packed, tmp_path: Path) -> None:
     script = tmp_path / "ends.py"
     script.write_text(ENDS)
     done = run_file(script, packed.folder)

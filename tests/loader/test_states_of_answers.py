@@ -1,4 +1,4 @@
-"""Data sets that keep the states of answers alone: every choice of tokens is the right rows, or an
+"""Data sets with only the states of answers: every choice of tokens gives the right rows, or an
 error that says what is stored.
 """
 
@@ -21,7 +21,7 @@ ATTENTION = PackOptions(attention=("edges", "heads", "sketch"), shard_mb=0.01)
 
 
 def pack_cut(folder: Path, traces: list[dict[str, Any]], keep: list[int]) -> Packed:
-    """Pack traces of which only the last ``keep[i]`` states are there; ``raws`` hold all."""
+    """Pack traces with only the last ``keep[i]`` states; ``raws`` hold all."""
     raws = {raw["question_id"]: raw for raw in traces}
     cut = [
         {
@@ -140,7 +140,7 @@ def test_single_samples(answers: Packed) -> None:
             np.testing.assert_array_equal(states, wanted(answers, question, tokens))
 
 
-def test_what_is_not_of_states_is_as_ever(answers: Packed) -> None:
+def test_other_fields_are_of_the_whole_sequence(answers: Packed) -> None:
     """Sketches and log-probabilities are of the whole sequence."""
     (batch,) = TraceLoader(
         answers.folder, split=None, tokens="answer", layout="pad", batch_size=40,
@@ -154,8 +154,8 @@ def test_what_is_not_of_states_is_as_ever(answers: Packed) -> None:
         np.testing.assert_array_equal(batch.logprobs[i], raw["token_logprobs"])
 
 
-def test_the_same_batches_as_of_all_tokens(answers: Packed, tmp_path: Path) -> None:
-    """Also through tars without an index, which count the states themselves."""
+def test_batches_equal_those_of_all_tokens(answers: Packed, tmp_path: Path) -> None:
+    """Also for tars without an index, whose states are counted."""
     traces = list(answers.raws.values())
     whole = pack_cut(tmp_path, traces, [len(raw["tokens"]) for raw in traces])
     settings: dict[str, Any] = {"split": None, "tokens": "answer", "layout": "jagged"}
@@ -198,7 +198,7 @@ def test_other_tokens_are_not_available(
 
 @pytest.mark.parametrize("layout", ["graph", "union-graph"])
 def test_graphs_need_all_tokens(answers: Packed, layout: str) -> None:
-    """Whatever tokens were asked for; no other choice is advised."""
+    """For any requested tokens; the error advises no other choice."""
     for tokens in ("last_answer", "answer"):
         with pytest.raises(DecodeError) as caught:
             TraceLoader(answers.folder, split=None, layout=layout, tokens=tokens)
@@ -220,8 +220,8 @@ def test_only_samples_of_the_split_decide(tmp_path: Path) -> None:
         check_states(batch, packed, "all")
 
 
-def test_one_state_of_many_tokens_is_usable_as_last_alone(tmp_path: Path) -> None:
-    """Unless the answer has one token: then it is the answer's."""
+def test_one_state_of_many_tokens_is_only_the_last(tmp_path: Path) -> None:
+    """If the answer has one token, it is the answer's."""
     traces = make_traces(8, least=2, tokens=6)
     packed = pack_cut(tmp_path, traces, [1] * 8)
     for batch in TraceLoader(packed.folder, split=None, tokens="last"):
@@ -233,8 +233,8 @@ def test_one_state_of_many_tokens_is_usable_as_last_alone(tmp_path: Path) -> Non
         TraceLoader(packed.folder, split=None, layout="graph")
 
 
-def test_states_of_nobody_knows_which_tokens(answers: Packed) -> None:
-    """A table may say anything; only what the states of the last t tokens can be is taken."""
+def test_states_of_unknown_tokens_are_refused(answers: Packed) -> None:
+    """Tables whose counts do not fit the last t tokens are refused."""
     index = DatasetIndex.open(answers.folder)
     rows = np.arange(len(index))
     columns = dict(index.columns)

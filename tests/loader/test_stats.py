@@ -1,4 +1,4 @@
-"""What an epoch says of itself: the counters, and the sentence made of them."""
+"""The counters of an epoch, and the verdict made of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Packed:
     return make_dataset(tmp_path_factory.mktemp("data"), tokens=7)
 
 
-# (numbers of the epoch, what the sentence says)
+# (counters of the epoch, text of the verdict)
 VERDICTS: list[tuple[dict[str, Any], str]] = [
     ({}, "No batch was read."),
     (
@@ -62,7 +62,7 @@ VERDICTS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("numbers", "sentence"), VERDICTS)
-def test_one_sentence(numbers: dict[str, Any], sentence: str) -> None:
+def test_verdict(numbers: dict[str, Any], sentence: str) -> None:
     assert LoaderStats(**numbers).verdict == sentence
 
 

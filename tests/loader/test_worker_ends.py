@@ -89,7 +89,7 @@ def test_damage_ends_the_team_and_not_the_loader(tmp_path: Path) -> None:
 
 
 class ForeignError(Exception):
-    """Cannot be restored from its text alone."""
+    """Cannot be unpickled from its text."""
 
     def __init__(self, one: int, two: int) -> None:
         super().__init__(f"{one} and {two}")
@@ -166,7 +166,7 @@ import multiprocessing, os, signal, sys, time
 from wdsbench import TraceLoader
 
 def main():
-    # A shell starts what runs in its background with Ctrl-C ignored, and so would we be.
+    # A shell starts background processes with Ctrl-C ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     loader = TraceLoader(sys.argv[1], split=None, num_workers=2, batch_size=1)
     for epoch in range(100_000):
@@ -184,7 +184,7 @@ if __name__ == "__main__":
 
 @contextlib.contextmanager
 def endless(packed: Packed, folder: Path, mode: str) -> Iterator[tuple[Any, list[int]]]:
-    """Yield a training process in mid-epoch and its workers; none of them outlives the block."""
+    """Yield a training process in mid-epoch and its workers; all have ended after the block."""
     script = folder / "script.py"
     script.write_text(ENDLESS)
     process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""What workers, their memory and the counters must survive."""
+"""Faults of workers, their memory and the counters."""
 
 from __future__ import annotations
 
@@ -27,10 +27,9 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Packed:
 HUNG = "assert os.waitpid(pid, 0)[1] == 0, 'the child hung'"
 
 
-# A forked child that iterates a loader whose team its parent started talks to the parent's
-# workers: both read one pipe (UnpicklingError, hangs, missing samples). WorkerTeam knows _pid,
-# only _stop looks at it.
-def test_a_child_uses_its_parents_workers(packed: Packed) -> None:
+# If a forked child used the workers of its parent, both would read one pipe (UnpicklingError,
+# hangs, missing samples).
+def test_a_forked_child_starts_its_own_workers(packed: Packed) -> None:
     code = f"""
 import os, signal, sys
 from wdsbench import TraceLoader
@@ -54,8 +53,8 @@ epochs()
     run_code(code, packed.folder)
 
 
-# SharedSlab.__init__ closes the descriptor when posix_fallocate fails and keeps its number, so
-# __del__ closes it again: EBADF, or somebody else's file.
+# SharedSlab.__init__ closes the descriptor if posix_fallocate fails; __del__ must not close the same
+# number again, which may be another file by then.
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.ENOMEM])
 def test_lack_of_memory_closes_once(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     def refuse(*_: Any) -> None:
@@ -125,8 +124,8 @@ def test_without_a_main_guard_and_many_samples(tmp_path: Path, method: str) -> N
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-# Counters. Filled.done_at is 0 where a worker decoded nothing (no states asked for, or a batch
-# larger than a slab), so loader_waited_seconds grows by the machine's uptime.
+# Filled.done_at must be set if a worker decodes nothing (no states requested, or a batch larger than
+# a slab); with 0, loader_waited_seconds would grow by the machine's uptime.
 @pytest.mark.parametrize("fields", [(), ("meta",)])
 def test_waiting_without_states(packed: Packed, fields: tuple[str, ...]) -> None:
     loader = TraceLoader(packed.folder, split=None, fields=fields, num_workers=1, batch_size=7)
@@ -149,8 +148,7 @@ def test_batches_larger_than_a_slab_are_counted(
     assert stats.loader_waited_seconds <= stats.seconds * len(loader)
 
 
-# stats.copied_batches of num_workers=0 counts tensors since the loader was made: an epoch says
-# more than it has batches.
+# stats.copied_batches counts the batches of one epoch, not all tensors since the loader was made.
 @pytest.mark.parametrize("layout", ["stack", "graph"])
 def test_copied_batches_of_an_epoch(tmp_path: Path, layout: str) -> None:
     packed = make_dataset(tmp_path, traces=40, features=4096, tokens=40, layers=2)
@@ -167,8 +165,8 @@ def test_copied_batches_of_an_epoch(tmp_path: Path, layout: str) -> None:
     assert loader.stats.copied_batches == 0
 
 
-# An EOFError, BrokenPipeError or ConnectionResetError that reading raises in a worker is taken for
-# the death of the training process: the worker leaves without a word ("exit 0").
+# An EOFError, BrokenPipeError or ConnectionResetError of a read in a worker must be reported, and
+# not be mistaken for the death of the training process.
 @pytest.mark.parametrize("kind", [EOFError, BrokenPipeError, ConnectionResetError])
 def test_errors_like_a_broken_pipe_are_reported(
     packed: Packed, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]

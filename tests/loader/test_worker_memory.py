@@ -41,10 +41,10 @@ def test_breaks_while_batches_are_held(large: Packed) -> None:
     assert_same(by_sample(loader), by_sample(load_large(large, 0)))
 
 
-def test_everything_may_be_kept(large: Packed) -> None:
+def test_all_batches_can_be_kept(large: Packed) -> None:
     loader = load_large(large)
     kept = [list(loader) for _ in range(3)]
-    # All but the slabs that a worker needs came where they lie.
+    # Batches are not copied, except for the slabs that a worker needs.
     most = 2 * (SLABS_EACH - 1)
     assert loader.stats.batches - most <= loader.stats.copied_batches <= loader.stats.batches
     for batches in kept:
@@ -100,7 +100,7 @@ def test_gradients_are_right(large: Packed) -> None:
 
 
 @pytest.mark.parametrize("when", ["unused", "done", "early", "open"])
-def test_nothing_is_left_of_a_dropped_loader(large: Packed, when: str) -> None:
+def test_a_dropped_loader_frees_everything(large: Packed, when: str) -> None:
     order(load_large(large, 0))  # what is opened once is open
     files = open_files()
     loader = load_large(large)
@@ -162,9 +162,7 @@ def test_some_batches_larger_than_a_slab(packed: Packed, monkeypatch: pytest.Mon
     assert 0 < loader.stats.copied_batches < loader.stats.batches
 
 
-def test_workers_share_no_more_than_they_may(
-    large: Packed, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shared_memory_is_limited(large: Packed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(team_module, "SHARED_LIMIT_BYTES", 3_000_000)
     sizes: list[int] = []
     make = SharedSlab
@@ -179,7 +177,7 @@ def test_workers_share_no_more_than_they_may(
     assert sum(sizes) <= 3_000_000
 
 
-def test_memory_that_is_held_by_nobody_is_reused(large: Packed) -> None:
+def test_released_memory_is_reused(large: Packed) -> None:
     loader = load_large(large)
     places = set()
     for _ in range(4):

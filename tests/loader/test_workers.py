@@ -1,4 +1,4 @@
-"""Worker processes read what this process reads, epoch after epoch."""
+"""Worker processes yield the same batches as the training process, in every epoch."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_more_workers_than_cores_keep_their_turn(packed: Packed) -> None:
     assert all(one == orders[0] for one in orders)
 
 
-def test_workers_live_on(packed: Packed) -> None:
+def test_workers_are_reused(packed: Packed) -> None:
     loader = load(packed)
     first = order(loader)
     workers = pids()
@@ -161,7 +161,7 @@ def test_a_loop_inside_the_loop(packed: Packed) -> None:
     assert order(loader)
 
 
-def test_an_iterator_that_is_left_lying(large: Packed) -> None:
+def test_an_abandoned_iterator(large: Packed) -> None:
     loader = load_large(large)
     left = iter(loader)
     next(left)

@@ -1,4 +1,4 @@
-"""Shared slabs: one memory in two processes; leases that end once, with the last view."""
+"""Shared slabs of two processes, and leases that end once, with the last view."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def maps() -> int:
     return Path("/proc/self/maps").read_text().count("memfd:wdsbench-slab")
 
 
-def test_a_slab_is_zeros_and_all_there() -> None:
+def test_a_new_slab_is_zero_and_allocated() -> None:
     slab = SharedSlab(1_000_001)
     assert slab.memory.shape == (1_000_001,)
     assert slab.memory.flags.writeable
@@ -53,7 +53,7 @@ def test_nothing_is_put_into_dev_shm() -> None:
 
 
 @pytest.mark.parametrize("close", [False, True])
-def test_no_descriptor_and_no_map_is_left(close: bool) -> None:
+def test_descriptor_and_map_are_freed(close: bool) -> None:
     files, before = open_files(), maps()
     slabs = [SharedSlab(10_000) for _ in range(10)]
     assert maps() == before + 10
@@ -81,7 +81,7 @@ def test_memory_outlives_the_slab() -> None:
     assert maps() == before
 
 
-def test_systems_without_it_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_systems_without_memfd_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "memfd_create")
     with pytest.raises(WdsbenchError, match="use num_workers=0"):
         SharedSlab(10)
@@ -115,7 +115,7 @@ def test_two_processes_see_the_same_bytes(fork: bool) -> None:
     assert open_files() == files
 
 
-def test_tensors_lie_one_after_the_other() -> None:
+def test_tensors_are_placed_in_order() -> None:
     memory = SharedSlab(1 << 16).memory
     cursor, again = SlabCursor(memory), SlabCursor(memory)
     asked: list[tuple[tuple[int, ...], torch.dtype]] = [
@@ -160,7 +160,7 @@ def test_a_slab_is_filled_to_its_last_byte() -> None:
         SlabCursor(memory).tensor((2**40, 2**30))
 
 
-def test_without_a_lease_nobody_is_told() -> None:
+def test_tensors_without_a_lease() -> None:
     tensor = SlabCursor(SharedSlab(100).memory).tensor((5,))
     del tensor
     gc.collect()
@@ -225,9 +225,7 @@ def test_dropped_before_the_next_is_added(given: list[int]) -> None:
         lambda t: torch.from_dlpack(t),  # type: ignore[attr-defined]
     ],
 )
-def test_whatever_sees_the_memory_keeps_it(
-    given: list[int], hold: Callable[[torch.Tensor], Any]
-) -> None:
+def test_every_view_keeps_the_memory(given: list[int], hold: Callable[[torch.Tensor], Any]) -> None:
     lease, (tensor,) = leased(given, 1)
     lease.seal()
     held = hold(tensor)
@@ -239,7 +237,7 @@ def test_whatever_sees_the_memory_keeps_it(
     assert given == [1]
 
 
-def test_a_copy_does_not(given: list[int]) -> None:
+def test_a_copy_does_not_keep_the_memory(given: list[int]) -> None:
     lease, (tensor,) = leased(given, 1)
     lease.seal()
     copies = [tensor.clone(), tensor + 1, tensor.double(), tensor.numpy().copy()]
@@ -271,7 +269,7 @@ def test_views_dropped_in_several_threads() -> None:
         assert given == [1]
 
 
-def test_views_in_a_cycle_come_back_with_the_collector(given: list[int]) -> None:
+def test_views_in_a_cycle_are_freed_by_the_collector(given: list[int]) -> None:
     lease, tensors = leased(given, 2)
     lease.seal()
     cycle: list[Any] = [tensors]

@@ -1,4 +1,4 @@
-"""Leases: memory comes back when nobody can see it any more, and never before."""
+"""Leases: memory is reused once its last view is dropped, never before."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_dropped_memory_is_used_again() -> None:
     ],
     ids=["slice", "detach", "numpy", "view", "memoryview", "saved for backward"],
 )
-def test_whatever_sees_the_memory_keeps_it(hold: Callable[[torch.Tensor], Any]) -> None:
+def test_every_view_keeps_the_memory(hold: Callable[[torch.Tensor], Any]) -> None:
     pool = SlabPool()
     tensor = pool.tensor(SHAPE)
     tensor.fill_(1.0)
@@ -62,7 +62,7 @@ def test_whatever_sees_the_memory_keeps_it(hold: Callable[[torch.Tensor], Any]) 
     assert where in {place(t) for t in [pool.tensor(SHAPE) for _ in range(SLABS)]}
 
 
-def test_a_consumer_may_hold_any_number() -> None:
+def test_a_consumer_can_hold_any_number() -> None:
     pool = SlabPool()
     held = []
     for i in range(5 * SLABS):
@@ -98,7 +98,7 @@ def test_a_pool_outlived_by_its_tensors() -> None:
     assert (tensor == 2).all()
 
 
-def test_pools_travel_empty() -> None:
+def test_pools_are_pickled_empty() -> None:
     pool = SlabPool(3)
     held = pool.tensor(SHAPE)
     again = pickle.loads(pickle.dumps(pool))

@@ -1,4 +1,4 @@
-"""Copies to a device, one ahead; what can be told without a GPU, and what needs one."""
+"""Copies to a device, one ahead: tests without a GPU, and tests that need one."""
 
 from __future__ import annotations
 
@@ -75,12 +75,12 @@ def test_an_early_end_closes_the_source() -> None:
     assert closed == [True]
 
 
-def test_tensors_of_a_host_batch_are_none_of_a_gpus() -> None:
+def test_a_host_batch_has_no_cuda_tensors() -> None:
     assert list(tensors_of(Item(torch.zeros(3)))) == []
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="without CUDA")
-def test_without_cuda_there_is_nothing_to_pin_or_wait_for() -> None:
+def test_pin_and_events_without_cuda() -> None:
     slab = SharedSlab(100)
     pin(slab.memory)
     assert recorded_events() == []
@@ -129,7 +129,7 @@ def test_the_host_side_is_kept_until_its_copy_is_done() -> None:
 
 
 @pytest.mark.gpu
-def test_a_slab_is_pinned_and_let_go() -> None:
+def test_a_slab_is_pinned_and_unpinned() -> None:
     for _ in range(3):
         slab = SharedSlab(1 << 20)
         pin(slab.memory)

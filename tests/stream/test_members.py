@@ -56,7 +56,7 @@ def read_states(sample: dict[str, Any]) -> dict[str, Any]:
     return {**sample, "hidden": load_member(sample["hidden.npy"]).copy()}
 
 
-def test_every_member_is_what_was_packed(packed: Packed, index: DatasetIndex) -> None:
+def test_members_equal_what_was_packed(packed: Packed, index: DatasetIndex) -> None:
     seen = []
     for sample in pipeline(index, SampleMembers(index)):
         question_id = sample["question_id"]
@@ -150,7 +150,7 @@ def test_a_sample_is_small(tmp_path: Path) -> None:
     assert again.sample(0) == sample
 
 
-def test_nothing_is_read_before_it_is_asked_for(tmp_path: Path) -> None:
+def test_members_are_read_on_request(tmp_path: Path) -> None:
     packed = make_dataset(tmp_path, traces=10)
     index = DatasetIndex.open(packed.folder)
     for path in packed.folder.glob("*.tar"):
@@ -207,7 +207,7 @@ def place_of(index: DatasetIndex, row: int = 7) -> Member:
     return member
 
 
-# (what is broken, bytes from the member's start, new bytes, words, places of the error)
+# (damage, bytes from the member's start, new bytes, words, places of the error)
 DAMAGE = [
     ("magic", 0, b"XX", "not an npy member", range(0, 6)),
     ("grammar", 10, b"?", "expected '{'", range(10, 11)),

@@ -1,4 +1,4 @@
-"""Pieces, their deal and the order: every sample once, equal shares, new order every epoch."""
+"""Pieces, assignment and order: every sample once, equal shares, a new order every epoch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def index(packed: Packed) -> DatasetIndex:
 
 
 def deal(index: DatasetIndex, ranks: int, workers: int, epoch: int = 0) -> list[list[int]]:
-    """Return the rows of every reader, dealt as WebDataset's splitters deal."""
+    """Return the rows of every reader, as WebDataset's splitters assign them."""
     pieces = cut_pieces(index, None, readers=ranks * workers, seed=1, epoch=epoch, shuffle=True)
     rows = SampleRows(index)
     return [
@@ -119,7 +119,7 @@ def test_stray_rank_variables_are_refused(
         this_consumer()
 
 
-def test_the_ranks_of_torch_are_obeyed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_ranks_of_torch_are_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import torch.distributed as dist
 
     store = dist.FileStore(str(tmp_path / "store"), 1)
