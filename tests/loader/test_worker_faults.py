@@ -53,8 +53,8 @@ epochs()
     run_code(code, packed.folder)
 
 
-# SharedSlab.__init__ closes the descriptor if posix_fallocate fails; __del__ must not close the same
-# number again, which may be another file by then.
+# SharedSlab.__init__ closes the descriptor if posix_fallocate fails; __del__ must not close the
+# same number again, which may be another file by then.
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.ENOMEM])
 def test_lack_of_memory_closes_once(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     def refuse(*_: Any) -> None:
@@ -124,8 +124,8 @@ def test_without_a_main_guard_and_many_samples(tmp_path: Path, method: str) -> N
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-# Filled.done_at must be set if a worker decodes nothing (no states requested, or a batch larger than
-# a slab); with 0, loader_waited_seconds would grow by the machine's uptime.
+# Filled.done_at must be set if a worker decodes nothing (no states requested, or a batch larger
+# than a slab); with 0, loader_waited_seconds would grow by the machine's uptime.
 @pytest.mark.parametrize("fields", [(), ("meta",)])
 def test_waiting_without_states(packed: Packed, fields: tuple[str, ...]) -> None:
     loader = TraceLoader(packed.folder, split=None, fields=fields, num_workers=1, batch_size=7)
