@@ -16,9 +16,9 @@ from wdsbench.detect.registry import detector_spec
 from wdsbench.errors import DetectorError
 from wdsbench.train import metrics
 from wdsbench.train.config import TrainConfig
+from wdsbench.train.examples import Examples
 from wdsbench.train.fitted import FittedDetector
 from wdsbench.train.measure import Outcome, measure, reliability_curves
-from wdsbench.train.source import Examples
 from wdsbench.train.temperature import scaled
 
 CONFIG = TrainConfig(resamples=300, seed=2)
