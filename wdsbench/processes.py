@@ -127,7 +127,7 @@ class WorkerProcess:
             raise self._ended() from None
 
     def join(self, *, kill: bool = False) -> None:
-        """Wait for the end of the process; kill it now, or if it takes too long."""
+        """Wait for the end of the process; kill it now, or after QUIT_SECONDS."""
         if not kill:
             self._process.join(QUIT_SECONDS)
         if self._process.exitcode is None:

@@ -13,7 +13,7 @@ from wdsbench.loader.layouts.separate import SeparateLayout
 from wdsbench.loader.layouts.stack import StackLayout
 from wdsbench.loader.layouts.union_graph import UnionGraphLayout
 
-#: Layouts by the name that ``TraceLoader(layout=...)`` takes.
+#: Layouts by name, the argument ``layout`` of ``TraceLoader``.
 LAYOUTS: dict[str, type[Layout]] = {
     layout.name: layout
     for layout in (StackLayout, PadLayout, JaggedLayout, GraphLayout, UnionGraphLayout)

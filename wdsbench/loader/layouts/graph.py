@@ -13,7 +13,7 @@ from wdsbench.shards.format.kinds import KINDS
 
 
 class LayerJobs(EdgeJobs):
-    """Edges of each wanted layer."""
+    """Edges of each requested layer."""
 
     members = KINDS["edges"].required
     columns = _core.EDGES_COLUMNS

@@ -17,7 +17,7 @@ from wdsbench.shards.format.kinds import KINDS
 
 
 class HeadJobs(EdgeJobs):
-    """Edges of all wanted layers and heads, joined."""
+    """Edges of all requested layers and heads, joined."""
 
     members = KINDS["heads"].required
     columns = _core.HEADS_COLUMNS
