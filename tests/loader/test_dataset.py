@@ -246,8 +246,8 @@ def test_hashes(tmp_path: Path) -> None:
     [
         ({"split": "dev"}, "split 'dev'"),
         ({"tokens": 0}, "tokens: 0"),
-        ({"shuffle": -1}, "shuffle: -1"),
-        ({"threads": 0}, "threads: 0"),
+        ({"shuffle": -1}, "shuffle is -1"),
+        ({"threads": 0}, "threads is 0"),
         ({"layers": [3]}, "3 is not one of the 3 stored"),
         ({"fields": ("x",)}, "'x' is not one of"),
         ({"verify": "x"}, "'x' is not one of"),

@@ -68,10 +68,8 @@ class TraceDataset(IterableDataset[dict[str, Any]]):
         self._files: _core.ShardFiles | None = None
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next iteration.
-
-        Call it before each epoch if a ``DataLoader`` restarts its workers: they are copies without
-        the count of earlier epochs.
+        """Set the epoch of the next iteration; call it before each epoch if a ``DataLoader``
+        restarts its workers, which do not count earlier epochs.
         """
         self._epoch = at_least(epoch, 0, "epoch")
 

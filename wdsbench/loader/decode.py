@@ -39,11 +39,7 @@ class PendingBatch:
 
 
 class BatchDecoder:
-    """Decodes batches of one data set by one plan.
-
-    Attributes:
-        bytes_read: Payload bytes of hidden states decoded so far.
-    """
+    """Decodes batches of one layout; ``bytes_read`` counts the payload bytes of hidden states."""
 
     def __init__(self, layout: Layout, files: _core.ShardFiles) -> None:
         plan = layout.plan

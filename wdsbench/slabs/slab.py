@@ -39,8 +39,7 @@ SLAB_LEAST_BYTES = 1 << 16
 class SlabPool:
     """Leases tensors in reused memory; belongs to one process and one tensor of batches.
 
-    Attributes:
-        ordinary: Number of tensors in ordinary memory because every slab was held.
+    ``ordinary`` counts the tensors in ordinary memory because every slab was held.
     """
 
     def __init__(self, capacity_bytes: int = 0, *, slabs: int = SLABS) -> None:
@@ -95,10 +94,9 @@ class BatchMemory(Protocol):
 
 
 class PoolMemory:
-    """The first tensor of a batch is from the first pool, and so on.
+    """Memory of one batch: the first tensor is from the first pool, and so on.
 
-    Attributes:
-        ordinary: True if a tensor is in ordinary memory because every slab was held.
+    ``ordinary`` is True if a tensor is in ordinary memory because every slab was held.
     """
 
     def __init__(self, pools: Sequence[SlabPool]) -> None:

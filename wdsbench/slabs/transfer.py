@@ -38,8 +38,7 @@ def pin(memory: NDArray[Any]) -> None:
 def recorded_events() -> list[torch.cuda.Event]:
     """Return an event recorded now on the current stream of every device; none without CUDA.
 
-    Copies that the consumer has queued may still read memory that it drops now; they are done when
-    these events are.
+    When they are done, so are all copies that the consumer has queued from memory it drops now.
     """
     if not (torch.cuda.is_available() and torch.cuda.is_initialized()):  # type: ignore[no-untyped-call]
         return []
@@ -57,8 +56,7 @@ def is_done(event: torch.cuda.Event) -> bool:
 class DeviceCopies(Generic[T]):
     """Moves items to a device, one ahead of the consumer.
 
-    Attributes:
-        copy_seconds: Busy time of the copy stream for the items yielded so far.
+    ``copy_seconds`` is the busy time of the copy stream for the items yielded so far.
     """
 
     def __init__(self, device: torch.device, move: Callable[[T], T]) -> None:

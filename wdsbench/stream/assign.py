@@ -10,13 +10,9 @@ from webdataset.utils import pytorch_worker_info
 
 @dataclass(frozen=True)
 class Consumer:
-    """One reader of an epoch: a worker of a rank.
+    """One reader of an epoch: worker ``worker`` of ``workers`` of rank ``rank`` of ``ranks``.
 
-    Attributes:
-        rank: Number of the training process, in ``range(ranks)``.
-        ranks: Number of training processes.
-        worker: Number of the worker, in ``range(workers)``.
-        workers: Number of reading processes per rank; 1 if the training process reads itself.
+    A training process without worker processes is the only worker of its rank.
     """
 
     rank: int = 0
@@ -80,9 +76,8 @@ def this_consumer() -> Consumer:
 
 
 def _torch_rank() -> tuple[int, int] | None:
-    """Return torch's (rank, ranks); None without a process group.
-
-    A worker process that was spawned has none; its training process has been checked.
+    """Return torch's (rank, ranks), or the environment's in a DataLoader worker without a process
+    group, whose training process has been checked; otherwise None.
     """
     import torch.distributed
     from torch.utils.data import get_worker_info

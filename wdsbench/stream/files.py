@@ -17,11 +17,8 @@ def open_shards(
 ) -> _core.ShardFiles:
     """Return the shards of ``index``; each is opened when it is first read.
 
-    Args:
-        index: The data set.
-        access: ``"map"``; ``"sparse"`` if little of each member is read; ``"pread"``.
-        limit: Shards kept open; None: an eighth of the files the process can open, so that several
-            loaders fit.
+    ``access`` is ``"map"``, ``"sparse"`` (little of each member is read) or ``"pread"``; ``limit``
+    is the number of shards kept open (None: an eighth of the files the process can open).
     """
     allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     shards = index.file.shardlist

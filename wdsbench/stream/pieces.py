@@ -20,13 +20,9 @@ from wdsbench.stream.order import order_rng
 
 @dataclass(frozen=True)
 class Piece:
-    """Samples ``[first, first + count)`` of one shard.
+    """Samples ``[first, first + count)`` of one shard, by its name and number in the index.
 
-    Attributes:
-        url: Name of the shard in the index.
-        shard: Its number in the index.
-        first: First sample, counted from the start of the shard.
-        count: Number of samples; 0 for a piece that only fills the list.
+    A piece with ``count`` 0 only fills the list.
     """
 
     url: str

@@ -22,10 +22,8 @@ class SampleRows:
     """Stage of a pipeline: pieces to the index rows of their samples."""
 
     def __init__(self, index: DatasetIndex, ahead: _core.ReadAhead | None = None) -> None:
-        """Create a stage; with ``ahead`` the shards are read ahead in the order of the rows.
-
-        A shuffle buffer after this stage holds a row for a while, and in the meantime its bytes
-        are read into the page cache.
+        """Create a stage; ``ahead`` reads the shards into the page cache in the order of the rows,
+        while a shuffle buffer after this stage holds them.
         """
         self._index = index
         self._ahead = ahead

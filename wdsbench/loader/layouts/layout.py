@@ -44,7 +44,6 @@ class BatchTensors:
 
     Attributes:
         rows: int64 ``[B]``: rows of the index.
-        placement: Where the hidden states are.
         hidden: float32 (or the stored float16), shaped as in ``placement``; None if not requested.
         scales: float32 ``[B, layers]``: factors not yet applied to float16 states, or None.
         edge_index: int64 ``[2, E]``, or None.
@@ -140,9 +139,8 @@ class Layout(ABC):
 
     @abstractmethod
     def assemble(self, tensors: BatchTensors, batch: Batch) -> None:
-        """Set the fields of ``batch`` that come from ``tensors``.
-
-        ``hidden_scale``, if there are scales, must broadcast against the tensor of states.
+        """Set the fields of ``batch`` that come from ``tensors``; ``hidden_scale``, if there are
+        scales, must broadcast against the states.
         """
 
 
