@@ -1,11 +1,11 @@
-"""Runs an extraction to its end, then again and again in children that die, until each is done.
+"""Runs an extraction once to its end, then in children that are killed and resumed.
 
-``killer.py FOLDER WHAT "every call"``: the n-th child dies before its n-th flush, rename or
-removal, and the run that it leaves is resumed in peace (``"every third call"``: of those).
-``"random moments"``: runs killed from outside, each until it comes through. Prints the number of
-deaths. WHAT is ``files``, or ``shards`` and ``spent``: straight into shards, the trace files kept
-or removed. Flushes are counted and left out: what a killed process wrote the kernel keeps, and the
-disk's time is saved.
+``killer.py FOLDER WHAT calls STEP``: each child is killed before a flush, rename or removal, which
+are ``STEP`` calls apart, and its run is resumed without another kill. ``killer.py FOLDER WHAT
+random DEATHS``: runs are killed from outside at random moments and resumed until they finish.
+Prints the number of kills. WHAT is ``files``, or ``shards`` or ``spent``: into shards, with the
+trace files kept or removed. Flushes are counted but not executed: the kernel keeps what a killed
+process wrote.
 """
 
 from __future__ import annotations
@@ -28,11 +28,8 @@ from wdsbench.jobs.shard_sink import ShardSink
 from wdsbench.llm.questions import Question
 from wdsbench.pack import PackOptions
 
-RANDOM_DEATHS = 8
-#: Calls between deaths.
-STEPS = {"every call": 1, "every third call": 3}
 CALLS = ("fsync", "replace", "unlink")
-#: Two answers to each question, in files that part them, labels from their scores.
+#: Two answers to each question, which files separate, with labels from their scores.
 QUESTIONS = [replace(question, references=("red",)) for question in make_questions(5)[1:]]
 SHARD_SETTINGS: dict[str, Any] = {
     "batch_size": 3,
@@ -42,7 +39,7 @@ SHARD_SETTINGS: dict[str, Any] = {
     "decode": "sample",
     "answers_per_question": 2,
 }
-#: Shards so small that some hold several samples, and some files' samples stand in several.
+#: Small shards: some hold several samples, and the samples of some files are in several shards.
 SHARD_OPTIONS = PackOptions(
     attention=("edges",), missing_score="keep", score_column="token_f1", shard_mb=0.01
 )
@@ -90,7 +87,7 @@ RUNS: dict[str, Callable[[Path], None]] = {
 
 
 def die_at(number: int) -> None:
-    """Kill this process before the ``number``-th call that puts something on the disk."""
+    """Kill this process before its ``number``-th call that changes the disk."""
     seen = 0
 
     def counted(call: Any) -> Any:
@@ -124,14 +121,14 @@ def child(run: Callable[[Path], None], out: Path, dies_at: int = 0) -> int:
 
 
 def ended_well(process: int) -> bool:
-    """Wait for a child; return whether it came to its end, and stop if it did so badly."""
+    """Wait for a child; return True if it finished, False if it was killed; exit if it failed."""
     status = os.waitpid(process, 0)[1]
     if os.WIFEXITED(status) and os.WEXITSTATUS(status):
         sys.exit("a child failed")
     return os.WIFEXITED(status)
 
 
-def main(folder: Path, what: str, how: str) -> int:
+def main(folder: Path, what: str, how: str, count: int) -> int:
     torch.set_num_threads(1)
     os.fsync = os.fdatasync = lambda _: None
     run = RUNS[what]
@@ -140,16 +137,16 @@ def main(folder: Path, what: str, how: str) -> int:
         sys.exit("the whole run was killed")
     whole_seconds = time.perf_counter() - started
     deaths = 0
-    if how in STEPS:
-        while not ended_well(child(run, folder / str(deaths), dies_at=deaths * STEPS[how] + 1)):
+    if how == "calls":
+        while not ended_well(child(run, folder / str(deaths), dies_at=deaths * count + 1)):
             if not ended_well(child(run, folder / str(deaths))):
-                sys.exit("a peaceful run was killed")
+                sys.exit("a resumed run was killed")
             deaths += 1
         return deaths
     chance = random.Random(0)
     folder_number = 0
-    while deaths < RANDOM_DEATHS:
-        # The first trial of a folder dies early; later ones, with less to do, come through.
+    while deaths < count:
+        # The first run in a folder is killed early; later ones have less to do and finish.
         process = child(run, folder / f"random-{folder_number}")
         time.sleep(chance.uniform(0.0, 0.5) * whole_seconds)
         os.kill(process, signal.SIGKILL)
@@ -158,9 +155,10 @@ def main(folder: Path, what: str, how: str) -> int:
         else:
             deaths += 1
     if not ended_well(child(run, folder / f"random-{folder_number}")):
-        sys.exit("a peaceful run was killed")
+        sys.exit("a resumed run was killed")
     return deaths
 
 
 if __name__ == "__main__":
-    sys.stdout.write(f"{main(Path(sys.argv[1]), *sys.argv[2:])}\n")
+    target, *words, number = sys.argv[1:]
+    sys.stdout.write(f"{main(Path(target), *words, int(number))}\n")

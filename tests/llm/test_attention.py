@@ -231,7 +231,7 @@ class Stack(torch.nn.Module):
 def test_weights_handed_on_by_a_layer_count_once_and_are_copied() -> None:
     maps = BatchMaps([("a", 2, 2), ("b", 1, 1)], AttentionRules(("full", "edges")))
     stack = Stack(3, 3)
-    with maps.taken_from(stack):
+    with maps.collect(stack):
         assert our_hooks(stack) > 0
         stack(torch.zeros(2, 4))
     assert our_hooks(stack) == 0
@@ -248,7 +248,7 @@ def test_large_maps_are_reduced_on_threads_and_stay_in_their_rows() -> None:
     assert heads * max(lengths) ** 2 * 2 >= _SHARED_BYTES
     rules = AttentionRules(("full", *REDUCED))
     maps = BatchMaps([(str(length), 3, length - 3) for length in lengths], rules)
-    with maps.taken_from(stack := Stack(heads, heads)):
+    with maps.collect(stack := Stack(heads, heads)):
         stack(torch.zeros(len(lengths), max(lengths)))
     for row in range(len(lengths)):
         raw = maps.raw(row)
@@ -261,7 +261,7 @@ def test_large_maps_are_reduced_on_threads_and_stay_in_their_rows() -> None:
 def test_layers_of_different_heads_cannot_be_reduced() -> None:
     maps = BatchMaps([("a", 2, 2)], AttentionRules(("edges",)))
     stack = Stack(3, 2)
-    with maps.taken_from(stack):
+    with maps.collect(stack):
         stack(torch.zeros(1, 4))
     with pytest.raises(ModelError, match="question a: layers of 2 and 3 heads"):
         maps.raw(0)

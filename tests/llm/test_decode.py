@@ -14,7 +14,7 @@ from llm.test_extract import assert_equals_lone_pass, read_all
 from llm.tiny import MODELS, VOCABULARY, extract, make_model, make_questions, make_tokenizer
 from transformers import RwkvConfig, RwkvForCausalLM
 
-from wdsbench.llm.decode import _Draws, _looks_past_padding, generate
+from wdsbench.llm.decode import _Draws, _ignores_padding, generate
 from wdsbench.llm.options import Decoding
 
 
@@ -120,9 +120,9 @@ def test_models_that_take_padding_for_text(method: str, tokenizer: Any, tmp_path
             assert trace.tokens[first:].tolist() == told[first - 1 : -1]
 
 
-@pytest.mark.parametrize(("make", "looks"), [(make_model, True), (make_rwkv, False)])
-def test_what_is_found_of_padding(make: Any, looks: bool, tokenizer: Any) -> None:
-    assert _looks_past_padding(make(), tokenizer, tokenizer("red who")["input_ids"]) is looks
+@pytest.mark.parametrize(("make", "ignores"), [(make_model, True), (make_rwkv, False)])
+def test_padding_is_ignored_or_not(make: Any, ignores: bool, tokenizer: Any) -> None:
+    assert _ignores_padding(make(), tokenizer, tokenizer("red who")["input_ids"]) is ignores
 
 
 def test_beams_as_wide_as_the_vocabulary_find_the_best(tokenizer: Any) -> None:

@@ -5,9 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from wdsbench.llm.abstain import Abstentions
-from wdsbench.llm.agreement import agreements, cohen_kappa, correlation, mean_ranks
-from wdsbench.llm.measures import exact_match, normalise_answer, rouge_l, token_f1
+from wdsbench.llm.measures import (
+    Abstentions,
+    agreements,
+    cohen_kappa,
+    correlation,
+    exact_match,
+    mean_ranks,
+    normalise_answer,
+    rouge_l,
+    token_f1,
+)
 
 
 @pytest.mark.parametrize(
@@ -132,5 +140,5 @@ def test_own_abstentions() -> None:
     assert "Pass" in known
     assert "You should ask SOMEONE else." in known
     assert "Passau" not in known
-    with pytest.raises(ValueError, match=r"abstention '\(' is no regular expression"):
+    with pytest.raises(ValueError, match=r"abstention '\(' is not a regular expression"):
         Abstentions(["("])

@@ -81,7 +81,7 @@ def test_weights_that_would_be_random(tmp_path: Path, capfd: pytest.CaptureFixtu
 def test_a_model_of_another_kind(tmp_path: Path) -> None:
     T5Config(vocab_size=16, d_model=8).save_pretrained(tmp_path)
     make_tokenizer().save_pretrained(tmp_path)
-    words = r"cannot be loaded: it is no causal language model \(configuration T5Config\)$"
+    words = r"cannot be loaded: it is not a causal language model \(configuration T5Config\)$"
     with pytest.raises(ModelError, match=words):
         load_model(tmp_path)
 

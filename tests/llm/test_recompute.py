@@ -254,7 +254,7 @@ def test_chosen_tokens_and_layers(tokenizer: Any, tmp_path: Path, tokens: str) -
             long = [t for t in traces if t.hidden is not None and t.hidden.shape[1] > 1]
             shifted = [replace(t, hidden=np.roll(t.hidden, 1, axis=1)) for t in long]  # type: ignore[arg-type]
             assert len(recompute(shifted, model, tokenizer).wrong) == len(long) > 4
-        # Of traces that do not name their layers (of an extractor of one's own), they are told.
+        # Traces of another extractor may not name their layers; the caller does.
         unnamed = [replace(trace, layers=None) for trace in traces]
         assert recompute(unnamed, model, tokenizer, layers=[0, 2]).sound
         assert not recompute(unnamed, model, tokenizer, layers=[0, 1]).sound
@@ -310,7 +310,7 @@ def test_picks_are_seeded_and_spread(folder: Path) -> None:
 
 def test_another_models_tokens(folder: Path, tokenizer: Any) -> None:
     (trace, *_) = pick_from_raw([folder / "raw"], 1)
-    with pytest.raises(ModelError, match="token 999, the model knows 16"):
+    with pytest.raises(ModelError, match="token 999, the model has 16"):
         recompute([replace(trace, tokens=[1, 999])], make_model(), tokenizer)
     with pytest.raises(ModelError, match="60 tokens, the model has 48 positions"):
         recompute([replace(trace, tokens=[1] * 60)], make_model(), tokenizer)

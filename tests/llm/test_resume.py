@@ -1,4 +1,4 @@
-"""A run that dies goes on where it stopped, and ends in the same bytes."""
+"""An interrupted run resumes where it stopped and writes the same bytes."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import torch
 from llm.killer import QUESTIONS, SHARD_OPTIONS, SHARD_SETTINGS
 from llm.test_extract import read_all
 from llm.tiny import extract, make_model, make_poisoned, make_questions, make_tokenizer
+from trials import trials
 
 from wdsbench.errors import ModelError, QuestionError
 from wdsbench.llm.extract import ExtractReport
@@ -23,9 +24,9 @@ from wdsbench.llm.score import score_traces
 from wdsbench.pack import pack
 from wdsbench.traces.scores import SCORES_NAME
 
-#: Runs extractions in children, which it kills: one interpreter for them all.
+#: Runs extractions in children and kills them.
 KILLER = Path(__file__).with_name("killer.py")
-#: That it writes on the way to shards.
+#: Trace files that it writes before they are packed.
 FILES = ("batch_0001.pkl.gz", "batch_0002.pkl.gz", "batch_0003.pkl.gz")
 
 
@@ -53,10 +54,10 @@ def content(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
-def kill(folder: Path, what: str, how: str) -> int:
-    """Run the killer in ``folder`` and return the number of deaths."""
+def kill(folder: Path, what: str, how: str, count: int) -> int:
+    """Run the killer in ``folder`` and return the number of kills."""
     done = subprocess.run(
-        [sys.executable, str(KILLER), str(folder), what, how],
+        [sys.executable, str(KILLER), str(folder), what, how, str(count)],
         capture_output=True,
         text=True,
         check=False,
@@ -67,10 +68,13 @@ def kill(folder: Path, what: str, how: str) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["every call", "random moments"])
+@pytest.mark.trials
+@pytest.mark.parametrize("how", ["calls", "random"])
 def test_killed_at_any_moment(how: str, tmp_path: Path) -> None:
-    """By SIGKILL before each flush and rename in turn, and at random moments."""
-    assert kill(tmp_path, "files", how) > (20 if how == "every call" else 7)
+    """By SIGKILL before each flush and rename (quick: every fifth), and at random moments."""
+    count = trials(5, 1) if how == "calls" else trials(3, 8)
+    deaths = kill(tmp_path, "files", how, count)
+    assert deaths > trials(4, 20) if how == "calls" else deaths == count
     whole = content(tmp_path / "whole")
     assert {"journal.jsonl", "failures.jsonl", "batch_0001.pkl.gz"} < set(whole)
     resumed = [path for path in tmp_path.iterdir() if path.name != "whole"]
@@ -80,12 +84,13 @@ def test_killed_at_any_moment(how: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.trials
 @pytest.mark.parametrize("what", ["shards", "spent"])
 def test_killed_at_any_moment_on_the_way_to_shards(what: str, tmp_path: Path) -> None:
-    """Whatever dies where, the shards are those of ``extract``, ``score`` and ``pack``."""
+    """The shards have the bytes of ``extract``, ``score`` and ``pack`` in three steps."""
     extract_files_and_pack(tmp_path / "apart")
     left = {"journal.jsonl"} if what == "spent" else {"journal.jsonl", *FILES}
-    assert kill(tmp_path / "at once", what, "every third call") > 20
+    assert kill(tmp_path / "at once", what, "calls", trials(11, 3)) > trials(5, 20)
     whole = content(tmp_path / "apart" / "shards")
     assert {"train-000000.tar", "val-000001.tar", "test-000000.tar", "index.json"} < set(whole)
     for folder in (tmp_path / "at once").iterdir():
@@ -96,7 +101,7 @@ def test_killed_at_any_moment_on_the_way_to_shards(what: str, tmp_path: Path) ->
 
 
 def extract_files_and_pack(folder: Path) -> None:
-    """Do what the killer does with shards, step by step."""
+    """Extract, score and pack separately what the killer extracts into shards."""
     extract(make_model(), make_tokenizer(), QUESTIONS, folder / "traces", **SHARD_SETTINGS)
     score_traces([folder / "traces"], QUESTIONS, folder / SCORES_NAME)
     pack(
@@ -116,7 +121,7 @@ def test_journal_names_every_trace(tmp_path: Path) -> None:
     assert set(content(tmp_path)) == {"journal.jsonl", *(path.name for path in report.files)}
 
 
-def test_a_run_that_is_done_is_not_repeated(tmp_path: Path) -> None:
+def test_a_finished_run_is_not_repeated(tmp_path: Path) -> None:
     first = run(tmp_path)
     before = content(tmp_path)
     again = run(tmp_path, resume=True)
@@ -124,7 +129,7 @@ def test_a_run_that_is_done_is_not_repeated(tmp_path: Path) -> None:
     assert content(tmp_path) == before
 
 
-def test_resume_where_nothing_is_left_begins(tmp_path: Path) -> None:
+def test_resume_without_earlier_run(tmp_path: Path) -> None:
     assert run(tmp_path, resume=True).resumed == 0
     assert (tmp_path / "journal.jsonl").exists()
 
@@ -163,7 +168,7 @@ def test_other_settings_are_refused(changes: dict[str, Any], words: str, tmp_pat
     assert (report.traces, report.resumed) == (12, 8)
 
 
-def test_an_unfinished_run_is_left_alone_unless_told(tmp_path: Path) -> None:
+def test_an_unfinished_run_is_protected(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, progress=stop_after(1))
     with pytest.raises(ValueError, match=r"extraction of 3 traces .* resume, remove it with over"):
@@ -186,12 +191,12 @@ def test_a_second_writer_is_refused(tmp_path: Path) -> None:
     assert run(tmp_path, progress=progress).traces == 12
 
 
-def test_what_another_writer_has_done_meanwhile_is_not_cut_off(tmp_path: Path) -> None:
+def test_lines_of_another_writer_are_kept(tmp_path: Path) -> None:
     def progress(items: Any, total: int | None, what: str) -> Any:  # noqa: ARG001
         run(tmp_path)
         yield from items
 
-    with pytest.raises(ValueError, match="was written by another process since this one read it"):
+    with pytest.raises(ValueError, match="was written by another process since it was read"):
         run(tmp_path, progress=progress)
     assert run(tmp_path, resume=True).resumed == 12
 
@@ -205,15 +210,15 @@ def test_a_damaged_journal_is_named(tmp_path: Path) -> None:
         run(tmp_path, resume=True)
 
 
-def test_a_file_that_is_gone_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     run(tmp_path)
     (tmp_path / "batch_0002.pkl.gz").unlink()
-    with pytest.raises(ValueError, match=r"batch_0002\.pkl\.gz was written, .* but is gone"):
+    with pytest.raises(ValueError, match=r"batch_0002\.pkl\.gz was written, .* but is missing"):
         run(tmp_path, resume=True)
 
 
-def test_failures_are_recorded_and_the_rest_goes_on(tmp_path: Path) -> None:
-    """A prompt that is too long, and states that are NaN wherever one token stands."""
+def test_failures_are_recorded_and_the_rest_continues(tmp_path: Path) -> None:
+    """A prompt that is too long, and states that are NaN for one token."""
     questions = make_questions(12)
     questions[4] = Question("long", "red " * 60, ())
     questions[7] = Question("nan", "blue unheard blue", ())
@@ -233,7 +238,7 @@ def test_failures_are_recorded_and_the_rest_goes_on(tmp_path: Path) -> None:
         run(tmp_path, questions=questions, model=model, overwrite=True, on_error="fail")
 
 
-def test_what_does_not_fit_in_memory_together_is_tried_alone(tmp_path: Path) -> None:
+def test_batch_beyond_memory_is_split(tmp_path: Path) -> None:
     model = make_model()
 
     def refuse(_module: Any, _args: Any, words: dict[str, Any]) -> None:
@@ -251,7 +256,7 @@ def test_what_does_not_fit_in_memory_together_is_tried_alone(tmp_path: Path) -> 
 
 
 class Shelf:
-    """Takes files and says which it needs no more."""
+    """A sink that names all but the last ``keep`` files for removal."""
 
     def __init__(self, place: str = "shelf", keep: int = 99) -> None:
         self.destination = place
@@ -273,7 +278,7 @@ class Shelf:
         return []
 
 
-def test_a_taker_is_given_every_file_also_those_of_an_earlier_run(tmp_path: Path) -> None:
+def test_sink_receives_the_files_of_earlier_runs(tmp_path: Path) -> None:
     run(tmp_path / "plain")
     names = sorted(path.name for path in (tmp_path / "plain").glob("*.gz"))
     shelf = Shelf()
@@ -291,7 +296,7 @@ def test_a_taker_is_given_every_file_also_those_of_an_earlier_run(tmp_path: Path
     assert kept == plain
 
 
-def test_files_that_were_given_away_are_not_missed(tmp_path: Path) -> None:
+def test_removed_files_are_not_missed(tmp_path: Path) -> None:
     report = run(tmp_path, sink=Shelf(keep=1))
     assert [path.name for path in report.files] == ["batch_0003.pkl.gz"]
     assert report.removed == 2
@@ -303,5 +308,5 @@ def test_files_that_were_given_away_are_not_missed(tmp_path: Path) -> None:
         ):
             run(tmp_path, sink=sink, resume=True)
     (tmp_path / "batch_0003.pkl.gz").unlink()
-    with pytest.raises(ValueError, match=r"batch_0003\.pkl\.gz was written, .* but is gone"):
+    with pytest.raises(ValueError, match=r"batch_0003\.pkl\.gz was written, .* but is missing"):
         run(tmp_path, sink=Shelf(), resume=True)

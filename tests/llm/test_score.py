@@ -239,7 +239,7 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--abstention", "("], "is no regular expression"),
+        (["--abstention", "("], "is not a regular expression"),
         (["--abstention-score", "wrong"], "abstention_score is 'wrong'"),
         (["--model", "./missing"], "there is no such folder"),
         (["--model", "./m", "--model", "./m"], "name each by --model COLUMN=PATH"),

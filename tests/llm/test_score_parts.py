@@ -8,8 +8,8 @@ import pytest
 from llm.tiny import extract, make_model, make_questions, make_tokenizer
 
 from wdsbench.errors import ScoreError
-from wdsbench.llm.score import score_traces
-from wdsbench.llm.score_parts import digest_of_references, join_parts, remove_parts, score_part
+from wdsbench.llm.questions import digest_of_references
+from wdsbench.llm.score import join_parts, remove_parts, score_part, score_traces
 
 
 @pytest.mark.parametrize(("answers", "traces_per_file"), [(1, 2), (2, 1), (3, 2)])

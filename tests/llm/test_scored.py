@@ -131,9 +131,9 @@ def test_score_then_pack_relabel_and_unpack(
     back = unpack(tmp_path / "out", tmp_path / "back")
     pack([str(tmp_path / "back")], tmp_path / "again", scores=back.scores, options=by_match)
     assert table_of(tmp_path / "again") == table_of(tmp_path / "fresh")
-    # The unpacked traces say their numbers, whatever the order they stand in.
-    score_traces([tmp_path / "back"], questions, tmp_path / "anew.csv")
-    assert lines(tmp_path / "anew.csv") == lines(scores)
+    # The unpacked traces have their numbers, in any order.
+    score_traces([tmp_path / "back"], questions, tmp_path / "again.csv")
+    assert lines(tmp_path / "again.csv") == lines(scores)
 
 
 def lines(path: Path) -> set[tuple[str, ...]]:

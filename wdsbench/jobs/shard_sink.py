@@ -14,8 +14,8 @@ from pathlib import Path
 
 from wdsbench.errors import PackError, WdsbenchError
 from wdsbench.llm.journal import JournalState, batch_file, read_journal
-from wdsbench.llm.questions import Question
-from wdsbench.llm.score_parts import digest_of_references, join_parts, remove_parts, score_part
+from wdsbench.llm.questions import Question, digest_of_references
+from wdsbench.llm.score import join_parts, remove_parts, score_part
 from wdsbench.pack import IncrementalPacker, PackOptions
 from wdsbench.pack.resume import removed_files
 from wdsbench.shards.format.index import INDEX_NAME, IndexFile

@@ -9,45 +9,30 @@ from typing import Any
 import xxhash
 
 from wdsbench.errors import ModelError, QuestionError
-from wdsbench.llm.model import quiet_transformers
+from wdsbench.llm.model import first_words, quiet_transformers
 from wdsbench.llm.options import TEMPLATE_SLOT, TraceOptions
 from wdsbench.llm.questions import Question
 
 
 @dataclass(frozen=True)
 class Ask:
-    """A prompt for one answer.
+    """A prompt for one answer."""
 
-    Attributes:
-        place: Position among all asks, from 0.
-        question: The question.
-        trace_number: Number of the answer, from 0.
-        prompt: Token ids.
-        refusal: Why it cannot be asked, or None.
-    """
-
-    place: int
+    place: int  # among all asks, from 0
     question: Question
-    trace_number: int
-    prompt: list[int]
-    refusal: QuestionError | None
+    trace_number: int  # number of the answer, from 0
+    prompt: list[int]  # token ids
+    refusal: QuestionError | None  # error if it cannot be asked
 
 
 @dataclass(frozen=True)
 class PromptBatch:
-    """Prompts that are asked together.
+    """Prompts that are asked together."""
 
-    Attributes:
-        number: Number of the batch, from 0.
-        file: The trace file it belongs to, from 1.
-        asks: Ordered by length.
-        closes_file: True for the last batch of its file.
-    """
-
-    number: int
-    file: int
-    asks: list[Ask]
-    closes_file: bool
+    number: int  # from 0
+    file: int  # number of its trace file, from 1
+    asks: list[Ask]  # sorted by length
+    closes_file: bool  # True for the last batch of its file
 
 
 def make_asks(
@@ -55,11 +40,7 @@ def make_asks(
 ) -> list[Ask]:
     """Return ``answers_per_question`` asks for each question, in the order of the questions.
 
-    Args:
-        config: The model's configuration.
-        tokenizer: Its tokenizer.
-        questions: Questions to ask.
-        options: Prompt template, chat and length of answers.
+    ``config`` is the model's configuration.
 
     Raises:
         ModelError: The tokenizer has no chat template, or its template refuses the prompt.
@@ -67,7 +48,7 @@ def make_asks(
     texts = [options.template.replace(TEMPLATE_SLOT, question.question) for question in questions]
     if options.chat:
         texts = [_in_chat(tokenizer, text, options.system) for text in texts]
-    # The tokenizer warns of texts beyond the model's positions; they are refused by name below.
+    # The tokenizer would warn of texts beyond the model's positions; _refusal names them.
     with quiet_transformers():
         # A chat template writes the special tokens itself.
         prompts: list[list[int]] = tokenizer(texts, add_special_tokens=not options.chat)[
@@ -110,7 +91,7 @@ def plan_batches(
 
 
 def _in_chat(tokenizer: Any, text: str, system: str | None) -> str:
-    """Return the text of a chat up to where the model answers."""
+    """Return the text of a chat up to the model's answer."""
     name = tokenizer.name_or_path or "the model"
     if not getattr(tokenizer, "chat_template", None):
         raise ModelError(
@@ -122,11 +103,10 @@ def _in_chat(tokenizer: Any, text: str, system: str | None) -> str:
         messages.insert(0, {"role": "system", "content": system})
     try:
         filled = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    except Exception as error:  # a template is a program of the model's, and may raise anything
-        said = " ".join(str(error).split())[:300] or type(error).__name__
+    except Exception as error:  # a template is a program and may raise anything
         remedy = "without chat" if system is None else "without system, or without chat"
         raise ModelError(
-            f"the chat template of {name} refuses the prompt: {said}; ask {remedy}."
+            f"the chat template of {name} refuses the prompt: {first_words(error)}; ask {remedy}."
         ) from error
     return str(filled)
 
@@ -134,7 +114,7 @@ def _in_chat(tokenizer: Any, text: str, system: str | None) -> str:
 def _refusal(
     question: Question, prompt: list[int], positions: int | None, max_new_tokens: int
 ) -> QuestionError | None:
-    """Return why a prompt cannot be asked, if it cannot."""
+    """Return an error if a prompt cannot be asked."""
     if not prompt:
         return QuestionError(
             "the prompt has no tokens; leave the question out.", question_id=question.question_id

@@ -1,9 +1,9 @@
-"""Attention maps of a running model, taken layer by layer as they appear.
+"""Attention maps of a running model, collected layer by layer.
 
-A hook on every module looks for what an attention module returns, ``(output, weights)`` with
-weights ``[B, H, T, T]``, whatever the module is called. It takes each sample's part, as float16 on
-the CPU, and reduces it at once; the weights themselves die with their layer, so that no more than
-one layer's maps of a batch are ever held (``full``, which asks for all of them, apart).
+A hook on every module recognises the result of an attention module, ``(output, weights)`` with
+weights ``[B, H, T, T]``, whatever the module's name. It copies each sample's part to the CPU as
+float16 and reduces it at once. The weights are freed with their layer, so that maps of one layer
+of a batch are held at most (except for kind ``full``, which keeps all).
 """
 
 from __future__ import annotations
@@ -21,16 +21,11 @@ from numpy.typing import NDArray
 from wdsbench.cores import usable_cores
 from wdsbench.errors import ModelError
 from wdsbench.records import ReducedAttention
-from wdsbench.traces.attention import (
-    AttentionRules,
-    MapError,
-    join_layers,
-    reduce_maps,
-)
+from wdsbench.traces.attention import AttentionRules, MapError, join_layers, reduce_maps
 from wdsbench.traces.reduced import reduced_to_raw
 
-#: Maps from this size on are reduced on several threads, sample by sample. Handing a sample to a
-#: thread takes 40 us, as long as reducing a map of 3 kB does; a map of 1 MB takes 3 ms.
+#: Maps of this size or larger are reduced on several threads, sample by sample. Starting a task
+#: takes 40 us, as long as reducing a map of 3 kB; a map of 1 MB takes 3 ms.
 _SHARED_BYTES: Final = 1 << 20
 
 
@@ -42,9 +37,9 @@ class BatchMaps:
     """Attention of one batch, reduced layer by layer.
 
     Args:
-        samples: Of each row (question id, tokens of the prompt, tokens of the answer). The batch is
+        samples: (question id, tokens of the prompt, tokens of the answer) of each row. The batch is
             padded on the right to the longest.
-        rules: Attention to keep; without any, no hook is set.
+        rules: Attention to keep; no hook is set if nothing is kept.
         layers: Layers to keep, from 0; None: all.
     """
 
@@ -60,14 +55,14 @@ class BatchMaps:
         self._rules = rules
         self._full: list[list[NDArray[np.float16]]] = [[] for _ in samples]
         self._reduced: list[list[ReducedAttention]] = [[] for _ in samples]
-        self._refused: dict[int, RefusedTraceError] = {}  # row -> what was wrong first
-        self._found: list[str] = []  # class of the module, one for each map, in their order
+        self._refused: dict[int, RefusedTraceError] = {}  # row -> first error
+        self._found: list[str] = []  # class of the module of each map
         self._last: Callable[[], Any] = lambda: None
         self._pool: ThreadPoolExecutor | None = None
 
     @contextmanager
-    def taken_from(self, model: Any) -> Iterator[None]:
-        """Take the maps of the one forward pass that runs within."""
+    def collect(self, model: Any) -> Iterator[None]:
+        """Collect the maps of one forward pass in this context."""
         with ExitStack() as stack:
             if self._rules.reduces:
                 self._pool = stack.enter_context(ThreadPoolExecutor(usable_cores()))
@@ -89,11 +84,10 @@ class BatchMaps:
         )
 
     def raw(self, row: int) -> dict[str, Any]:
-        """Return what a raw trace holds of the row's attention.
+        """Return the row's attention as keys of a raw trace.
 
         Raises:
-            RefusedTraceError: A map holds something else than probabilities; question and layer are
-                named.
+            RefusedTraceError: A map does not hold probabilities.
         """
         if row in self._refused:
             raise self._refused[row]
@@ -108,9 +102,9 @@ class BatchMaps:
         return raw
 
     def _look(self, module: Any, _inputs: Any, output: Any) -> None:
-        """The hook: takes the weights in ``output``, if that is what it holds."""
+        """Collect the weights in ``output``, if there are any (the hook)."""
         weights = self._weights_in(output)
-        # A layer may hand on what its attention module returned; the inner module comes first.
+        # A layer may return the result of its attention module, whose hook ran before.
         if weights is None or self._last() is weights:
             return
         self._last = weakref.ref(weights)
@@ -145,14 +139,14 @@ class BatchMaps:
         return None
 
     def _map_of(self, weights: torch.Tensor, row: int) -> NDArray[np.float16]:
-        """Return the row's map ``[H, t, t]``, a copy, on the CPU."""
+        """Return a copy of the row's map ``[H, t, t]`` on the CPU."""
         length = self._lengths[row]
         own = weights[row, :, :length, :length].to(torch.float16, copy=True)
         values: NDArray[np.float16] = own.contiguous().cpu().numpy()
         return values
 
     def _reduce(self, row: int, own: NDArray[np.float16], layer: int) -> ReducedAttention | None:
-        """Return the row's part of a layer; None of a row that is refused."""
+        """Return the row's part of a layer; None if the row is refused."""
         if row in self._refused:
             return None
         prompt_length = self._samples[row][1]

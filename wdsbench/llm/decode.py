@@ -19,9 +19,9 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 from wdsbench.llm.options import Decoding
 
-#: Padding may move logits by rounding: by less than this share of their spread.
+#: Padding changes logits by rounding: by less than this share of their spread.
 _PADDING_SHARE: Final = 0.1
-_LOOKS_PAST_PADDING: Final[WeakKeyDictionary[Any, bool]] = WeakKeyDictionary()
+_IGNORES_PADDING: Final[WeakKeyDictionary[Any, bool]] = WeakKeyDictionary()
 
 
 def generate(
@@ -37,10 +37,10 @@ def generate(
     Args:
         model: A causal model.
         tokenizer: Its tokenizer.
-        prompts: Token ids; padded on the left here, where the model looks past padding.
+        prompts: Token ids; padded on the left and asked together if the model ignores padding.
         max_new_tokens: Longest answer.
         decoding: None: greedy.
-        names: Of ``sample``: (question id, trace number) of each prompt.
+        names: (question id, trace number) of each prompt; for ``sample`` only.
     """
     decoding = decoding or Decoding()
     assert decoding.decode != "sample" or len(names) == len(prompts)
@@ -51,7 +51,7 @@ def generate(
             processors.append(_Draws(decoding, [names[place] for place in places]))
         batch = [prompts[place] for place in places]
         longest = max(map(len, batch))
-        out = _asked(
+        out = _generate(
             model,
             tokenizer,
             batch,
@@ -68,24 +68,22 @@ def generate(
 
 
 def _batches(model: Any, tokenizer: Any, prompts: Sequence[list[int]]) -> list[list[int]]:
-    """Return the places of the prompts that are asked at once: all, where the model looks past
-    padding, else each by itself.
-    """
-    if len(prompts) == 1 or _looks_past_padding(model, tokenizer, min(prompts, key=len)):
+    """Return batches of places: one if the model ignores padding, else one for each prompt."""
+    if len(prompts) == 1 or _ignores_padding(model, tokenizer, min(prompts, key=len)):
         return [list(range(len(prompts)))]
     return [[place] for place in range(len(prompts))]
 
 
-def _looks_past_padding(model: Any, tokenizer: Any, prompt: list[int]) -> bool:
-    """Return whether what follows a prompt stays the same behind padding; looked at once a model.
+def _ignores_padding(model: Any, tokenizer: Any, prompt: list[int]) -> bool:
+    """Return True if padding does not change the logits; tested once for each model.
 
-    Recurrent models such as RWKV take an attention mask and ignore it: padding is text to them, and
-    transformers does not keep the rows of their batches apart either.
+    Recurrent models such as RWKV ignore the attention mask, so padding is text to them, and
+    transformers does not separate the rows of their batches.
     """
-    known = _LOOKS_PAST_PADDING.get(model)
+    known = _IGNORES_PADDING.get(model)
     if known is None:
         alone, padded = (
-            _asked(
+            _generate(
                 model,
                 tokenizer,
                 [prompt],
@@ -99,16 +97,16 @@ def _looks_past_padding(model: Any, tokenizer: Any, prompt: list[int]) -> bool:
             .float()
             for padding in (0, 1)
         )
-        told = alone.isfinite() & padded.isfinite()
-        if not told.any():  # states of this prompt are NaN, whatever stands before it
+        finite = alone.isfinite() & padded.isfinite()
+        if not finite.any():  # the states of this prompt are NaN, with and without padding
             return True
-        alone, padded = alone[told], padded[told]
+        alone, padded = alone[finite], padded[finite]
         known = bool((alone - padded).abs().max() <= _PADDING_SHARE * alone.std(correction=0))
-        _LOOKS_PAST_PADDING[model] = known
+        _IGNORES_PADDING[model] = known
     return known
 
 
-def _asked(
+def _generate(
     model: Any,
     tokenizer: Any,
     prompts: Sequence[list[int]],
@@ -117,16 +115,15 @@ def _asked(
     logits_processor: LogitsProcessorList | None = None,
     **settings: Any,
 ) -> Any:
-    """Return what the model generates after prompts that are padded on the left to ``width``."""
+    """Generate after prompts that are padded on the left to ``width``."""
     ids = torch.full((len(prompts), width), tokenizer.pad_token_id)
     mask = torch.zeros_like(ids)
     for row, prompt in enumerate(prompts):
         ids[row, width - len(prompt) :] = torch.tensor(prompt)
         mask[row, width - len(prompt) :] = 1
-    # Everything that could change the answer is set here: what is None would be taken from the
-    # model's own generation settings.
+    # Set everything that changes the answer: None means the model's own generation settings.
     chosen = GenerationConfig(  # type: ignore[no-untyped-call]
-        do_sample=False,  # also of `sample`: _Draws leaves one token to choose
+        do_sample=False,  # also for `sample`: _Draws leaves one token
         num_return_sequences=1,
         length_penalty=1.0,
         early_stopping=False,
@@ -156,7 +153,7 @@ def _ended(ends: set[int], row: list[int]) -> tuple[list[int], bool, bool]:
 
 
 class _Draws(LogitsProcessor):
-    """Draws a token for every row and leaves that one alone to be chosen."""
+    """Draws a token for every row and masks all others."""
 
     def __init__(self, decoding: Decoding, names: Sequence[tuple[str, int]]) -> None:
         self._decoding = decoding
@@ -165,13 +162,13 @@ class _Draws(LogitsProcessor):
     def __call__(self, input_ids: Any, scores: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
         """Return scores of 0 for the drawn tokens and -inf for all others."""
         place = scores.device
-        if place.type == "mps":  # which has no float64
+        if place.type == "mps":  # it has no float64
             scores = scores.cpu()
         values, tokens = (scores.float() / self._decoding.temperature).sort(
             dim=-1, descending=True, stable=True
         )
         reached = values.softmax(dim=-1, dtype=torch.float64).cumsum(dim=-1)
-        # The first token that reaches top_p belongs to those that may be drawn.
+        # The first token that reaches top_p may be drawn, too.
         last = (reached < self._decoding.top_p).sum(dim=-1, keepdim=True)
         last.clamp_(max=scores.shape[-1] - 1)
         numbers = torch.tensor([[stream.random()] for stream in self._streams])
@@ -182,16 +179,16 @@ class _Draws(LogitsProcessor):
 
 
 def _stream(seed: int, question_id: str, trace_number: int) -> np.random.Generator:
-    """Return the random numbers of one answer."""
+    """Return the random generator of one answer."""
     name = f"{seed}\0{trace_number}\0{question_id}".encode()
     return np.random.Generator(np.random.Philox(key=xxhash.xxh3_128_intdigest(name)))
 
 
 def _end_tokens(model: Any, tokenizer: Any) -> set[int]:
-    """Return the ids that end an answer: the model's and the tokenizer's own.
+    """Return the ids that end an answer, of the model and of the tokenizer.
 
-    Chat models are often tuned with a tokenizer that ends turns with a token of its own, which
-    their generation settings do not know.
+    The tokenizers of chat models often end turns with a token that is missing in the generation
+    settings.
     """
     ends = getattr(model.generation_config, "eos_token_id", None)
     models = [ends] if isinstance(ends, int) else ends or []

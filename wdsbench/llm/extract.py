@@ -1,16 +1,14 @@
-"""Ask a language model questions and write its states and attention as raw traces.
+"""Extraction: a language model answers questions; its states and attention become raw traces.
 
-Each batch takes two passes. The first generates answers, prompts padded on the left, with the
-key-value cache and without keeping states. The second is one plain forward pass over prompt and
-answer, padded on the *right*: in a causal model no token attends to later ones, so padding cannot
-change the states of real tokens, and it is cut off.
+Each batch takes two passes. The first generates answers with the key-value cache, prompts padded on
+the left, and keeps no states. The second is one forward pass over prompt and answer, padded on the
+*right*: in a causal model no token attends to later ones, so padding cannot change the states of
+real tokens, and it is removed.
 
 A trace of T tokens takes ``2 L T (D + H T)`` bytes in float16 with its attention maps, and much
-less with reduced attention (``attention``). Memory holds the states of one batch, the maps of one
-layer of that batch, and the traces of one file.
-
-With a journal (module ``journal``) an interrupted run can be resumed; it then writes the same files
-byte for byte.
+less with reduced attention. Memory holds the states of one batch, the maps of one layer of that
+batch, and the traces of one file. With a journal (module ``journal``) an interrupted run can be
+resumed and writes the same bytes.
 """
 
 from __future__ import annotations
@@ -72,9 +70,9 @@ def extract(
 ) -> ExtractReport:
     """Answer ``questions`` and write raw traces to ``out_dir/batch_0001.pkl.gz``, ...
 
-    Traces are in the order of the questions, whatever the batch size. An answer ends before the
-    first end-of-sequence token, which is not part of the trace. If it is the whole answer, it is
-    kept as the answer's only token, with the text ``""``, since every trace has an answer token.
+    Traces are in the order of the questions for any batch size. An answer ends before the first
+    end-of-sequence token, which is not part of the trace. An answer of that token alone keeps it,
+    with the text ``""``, since every trace has an answer token.
 
     Keys of a raw trace (module ``traces.check``):
 
@@ -91,12 +89,12 @@ def extract(
 
     Args:
         model: A causal model with ``eager`` attention (``load_model``).
-        tokenizer: Its tokenizer, padding on the left.
+        tokenizer: Its tokenizer.
         questions: Questions to ask.
         out_dir: Folder of the trace files; created if missing.
         options: See :class:`ExtractOptions`.
-        sink: Receives every trace file when it is complete and names the files to remove.
-            Resuming after a removal needs a journal.
+        sink: Receives complete trace files and names those to remove. Resuming after a removal
+            needs a journal.
         progress: Wraps the batches.
 
     Raises:
@@ -104,9 +102,9 @@ def extract(
             extraction has other settings.
         QuestionError: With ``on_error="fail"``: a prompt has no tokens, or exceeds the model's
             positions.
-        ModelError: The model does not return states, or attention of every layer; with
-            ``on_error="fail"`` also: the states are NaN; no question gave a trace; or the tokenizer
-            has no usable chat template.
+        ModelError: The model does not return states, or attention of every layer; no question gave
+            a trace; the tokenizer has no usable chat template; or with ``on_error="fail"`` the
+            states are NaN.
     """
     options = options or ExtractOptions()
     if not questions:
@@ -162,7 +160,7 @@ def extract(
 
 
 def _settings(model: Any, asks: Sequence[Ask], options: ExtractOptions) -> dict[str, Any]:
-    """Return everything that decides the content of the files, as JSON values."""
+    """Return the settings that determine the content of the files, as JSON values."""
     return {
         "chat": {"system": options.system} if options.chat else None,
         "questions": digest_of(asks),

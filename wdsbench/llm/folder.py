@@ -1,4 +1,4 @@
-"""The folder of an extraction: earlier traces are resumed, removed or protected."""
+"""The folder of an extraction: resume, remove or protect earlier traces."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def open_folder(
     overwrite: bool,
     destination: str | None = None,
 ) -> JournalState:
-    """Make ``folder`` ready and return what an earlier run in it had finished.
+    """Prepare ``folder`` and return the state of an earlier run in it.
 
     Raises:
-        ValueError: It holds an extraction, and neither ``resume`` nor ``overwrite`` says what to do
-            with it; another process is writing it; or, to be resumed, one that was begun with
-            other settings, has lost a file, or has given files away to another ``destination``.
+        ValueError: The folder holds an extraction and neither ``resume`` nor ``overwrite`` is set;
+            another process is writing it; or the extraction to resume has other settings, lacks a
+            file, or has removed files with another ``destination``.
     """
     folder.mkdir(parents=True, exist_ok=True)
     earlier = sorted(folder.glob(BATCH_FILES))
@@ -65,7 +65,7 @@ def open_folder(
 
 
 def _remove_extraction(folder: Path, files: list[Path]) -> None:
-    """Remove what an extraction left, unless it is still being written."""
+    """Remove an extraction that no process is writing."""
     journal = folder / JOURNAL_NAME
     with ExitStack() as stack:
         if journal.exists():
@@ -94,6 +94,6 @@ def _require_files(folder: Path, state: JournalState, file_format: str) -> None:
         path = folder / batch_file(number, file_format)
         if traces and number not in state.removed and not path.exists():
             raise ValueError(
-                f"{path} was written, says the journal, but is gone; put it back, or extract again"
-                " with overwrite."
+                f"{path} was written, according to the journal, but is missing; restore it, or"
+                " extract again with overwrite."
             )

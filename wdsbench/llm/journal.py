@@ -3,7 +3,7 @@
 ``journal.jsonl`` in the folder of the traces, one JSON object a line, each flushed to the disk
 before the next batch begins:
 
-    {"journal": 1, "settings": {...}}                     everything that decides the content
+    {"journal": 1, "settings": {...}}                     settings that determine the content
     {"batch": 0, "file": 1, "part_bytes": 81920, "traces": [[place, "q1", 0], ...],
      "failed": [[place, "q7", 0, "reason"], ...], "counts": {"tokens": 912, ...}}
     {"file": 1, "traces": 500}                            the file is complete
@@ -11,9 +11,9 @@ before the next batch begins:
     {"removed": [1, 2]}                                   files that may be removed
 
 ``.batch_0001.part`` holds the finished traces of the current file: one pickle for each batch,
-appended and flushed before the line of the batch. A line that was cut short is ignored, and so is
-the rest of the part: that batch is done again with the same samples, so that the files are the same
-byte for byte. Every trace is written twice, once uncompressed.
+appended and flushed before the line of the batch. An incomplete line is ignored together with the
+rest of the part: that batch is repeated with the same samples, so that the files have the same
+bytes. Every trace is written twice, once uncompressed.
 """
 
 from __future__ import annotations
@@ -46,16 +46,9 @@ def batch_file(number: int, file_format: str) -> str:
 
 @dataclass(frozen=True)
 class Failure:
-    """A question that gave no trace.
+    """A question that gave no trace, with the error."""
 
-    Attributes:
-        place: Position among all asks.
-        question_id: The question.
-        trace_number: Number of the answer.
-        reason: The error.
-    """
-
-    place: int
+    place: int  # among all asks
     question_id: str
     trace_number: int
     reason: str
@@ -63,21 +56,13 @@ class Failure:
 
 @dataclass(frozen=True)
 class BatchRecord:
-    """Result of one batch.
-
-    Attributes:
-        batch: Number of the batch.
-        file: Number of its trace file, from 1.
-        traces: (place, question id, trace number) of each trace.
-        failed: Asks that gave no trace.
-        counts: Sums over the traces.
-    """
+    """Result of one batch."""
 
     batch: int
-    file: int
-    traces: list[tuple[int, str, int]]
+    file: int  # number of its trace file, from 1
+    traces: list[tuple[int, str, int]]  # (place, question id, trace number)
     failed: list[Failure]
-    counts: dict[str, int]
+    counts: dict[str, int]  # sums over the traces
 
 
 @dataclass
@@ -85,11 +70,11 @@ class JournalState:
     """Content of a journal.
 
     Attributes:
-        settings: Settings of the run that began it; None if there is no journal.
+        settings: Settings of the run; None if there is no journal.
         batches: Finished batches by number.
         files: Number of traces of every complete file, by its number.
         part_bytes: Valid length of each file's part.
-        destination: Where the content of complete files goes (``FileSink.destination``).
+        destination: ``FileSink.destination`` of complete files.
         removed: Complete files that may have been removed.
         size_bytes: Valid length of the journal.
     """
@@ -104,7 +89,7 @@ class JournalState:
 
 
 def read_journal(folder: Path) -> JournalState:
-    """Return the content of the journal in ``folder``; an empty state without a journal.
+    """Return the content of the journal in ``folder``, empty if there is none.
 
     Raises:
         ValueError: A line before the last is damaged.
@@ -150,11 +135,11 @@ def _apply(state: JournalState, line: dict[str, Any]) -> None:
 
 
 class Journal:
-    """Writes the journal of one run, and the part of the file that is being filled.
+    """Writes the journal of one run and the part of the current file.
 
     Args:
-        folder: Where the traces go.
-        settings: All that decides what is written; JSON values.
+        folder: Folder of the traces.
+        settings: JSON values that determine the content.
         state: State of an earlier run with the same settings (:func:`read_journal`).
     """
 
@@ -167,19 +152,19 @@ class Journal:
         self._part_file = 0
 
     def __enter__(self) -> Journal:
-        """Open what an earlier run left, so that no third one writes there too."""
+        """Lock the journal of an earlier run."""
         if self._state.settings is not None:
             self._open()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the files; what is in them stays."""
+        """Close the files."""
         for file in (self._part, self._lines):
             if file is not None:
                 file.close()
 
     def finished_traces(self, file: int) -> dict[int, dict[str, Any]]:
-        """Return the traces of the part of ``file``, by place, and append after them."""
+        """Return the traces in the part of ``file`` by place; later ones are appended."""
         size = self._state.part_bytes.get(file, 0)
         path = self._part_path(file)
         traces: dict[int, dict[str, Any]] = {}
@@ -193,7 +178,7 @@ class Journal:
         return traces
 
     def add_batch(self, record: BatchRecord, traces: Sequence[Mapping[str, Any]]) -> None:
-        """Put a batch on the disk; when this returns, it need not be done again."""
+        """Write and flush a batch; a resumed run does not repeat it."""
         if self._part is None or self._part_file != record.file:
             self._open_part(record.file, 0)
         assert self._part is not None
@@ -217,15 +202,15 @@ class Journal:
         )
 
     def close_file(self, file: int, traces: int) -> None:
-        """Say that ``file`` is whole, and drop its part."""
+        """Record that ``file`` is complete and remove its part."""
         self._write({"file": file, "traces": traces})
         if self._part is not None:
             self._part.close()
             self._part = None
-        self._part_path(file).unlink(missing_ok=True)
+        self.remove_part(file)
 
     def set_destination(self, destination: str) -> None:
-        """Record where the content of complete files goes from now on."""
+        """Record the destination of complete files."""
         if self._state.destination != destination:
             self._write({"taker": destination})
             self._state.destination = destination
@@ -235,7 +220,7 @@ class Journal:
         self._write({"removed": list(files)})
 
     def remove_part(self, file: int) -> None:
-        """Remove the part of a complete file, which an interrupted run may have left."""
+        """Remove the part of a complete file."""
         self._part_path(file).unlink(missing_ok=True)
 
     def _part_path(self, file: int) -> Path:
@@ -268,18 +253,14 @@ class Journal:
         lines = self._lines
         if lines is None:
             lines = self._open()
-            if not self._state.size_bytes:  # only now: a run without a batch leaves no journal
+            if not self._state.size_bytes:  # a run without a batch leaves no journal
                 header = {"journal": _FORMAT, "settings": self._settings}
                 lines.append(header, flush=False)
         lines.append(line)
 
 
 def lock_journal(path: Path) -> JsonLinesWriter:
-    """Open a journal and lock it until it is closed.
-
-    Raises:
-        ValueError: Another process is writing it.
-    """
+    """Open and lock a journal; raise ValueError if another process is writing it."""
     try:
         return JsonLinesWriter(path)
     except BlockingIOError as error:
@@ -289,7 +270,7 @@ def lock_journal(path: Path) -> JsonLinesWriter:
 
 
 def write_failures(folder: Path, failures: Sequence[Failure]) -> None:
-    """Write ``failures.jsonl``, in the order in which they were asked; none: no file."""
+    """Write ``failures.jsonl`` in the order of the asks, or remove it if there are none."""
     path = folder / FAILURES_NAME
     if not failures:
         path.unlink(missing_ok=True)

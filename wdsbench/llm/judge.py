@@ -1,11 +1,12 @@
-"""A model that scores answers: any sequence-classification or regression checkpoint, by its folder.
+"""Scores of answers by a sequence-classification or regression checkpoint.
 
-Of one output (BLEURT and its like) the score is that output; of several it is the probability of
-the class that means "right". The model reads pairs (reference, answer).
+The model reads pairs (reference, answer). A model with one output (such as BLEURT) returns the
+score; of a classifier the score is the probability of the class that means "right".
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -14,10 +15,11 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from wdsbench.errors import ModelError
-from wdsbench.llm.model import check_weights, checked_device, quiet_transformers
+from wdsbench.llm.model import check_weights, checked_device, loading
+from wdsbench.llm.options import ScoreOptions
 from wdsbench.progress import Progress, no_progress
 
-#: Names of the class that means "right", in lower case; looked for where none is given.
+#: Default names of the class that means "right", in lower case.
 RIGHT_LABELS: Final = (
     "entailment",
     "correct",
@@ -30,7 +32,7 @@ RIGHT_LABELS: Final = (
 )
 _BATCH: Final = 64
 _DEFAULT_POSITIONS: Final = 512
-#: Models that count positions from behind the padding token's id.
+#: Model types whose first position is the padding token's id + 1.
 _OFFSET_POSITIONS: Final = ("roberta", "xlm-roberta", "camembert", "mpnet")
 
 
@@ -39,41 +41,30 @@ class Judge:
 
     Args:
         path: A folder in the transformers format, or a model's name on its hub.
-        label: The class that means "right"; None: found by name (``RIGHT_LABELS``).
-        device: As torch names it.
+        label: The class that means "right"; None: the one named in ``RIGHT_LABELS``.
+        device: Name of a torch device.
 
     Raises:
         ValueError: There is no such device.
-        ModelError: There is no such model, it is damaged or lacks the head that scores, or its
-            classes do not say which is right.
+        ModelError: There is no such model, it is damaged, it lacks the head that scores, or no
+            single class means "right".
     """
 
     def __init__(
         self, path: str | Path, label: str | None = None, device: str | torch.device = "cpu"
     ) -> None:
         source, place = str(path), checked_device(device)
-        if source.startswith((".", "/", "~")) and not Path(source).is_dir():
-            raise ModelError(f"model {source}: there is no such folder.")
-        try:
-            with quiet_transformers():
-                self._tokenizer: Any = AutoTokenizer.from_pretrained(
-                    source, trust_remote_code=False
-                )
-                model: Any
-                model, loaded = AutoModelForSequenceClassification.from_pretrained(
-                    source,
-                    dtype=torch.float32,
-                    trust_remote_code=False,
-                    output_loading_info=True,
-                )
-        except Exception as error:  # transformers raises a dozen types for a damaged folder
-            said = " ".join(str(error).split())[:300] or type(error).__name__
-            raise ModelError(f"model {source} cannot be loaded: {said}") from error
+        with loading(source):
+            self._tokenizer: Any = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+            model: Any
+            model, loaded = AutoModelForSequenceClassification.from_pretrained(
+                source, dtype=torch.float32, trust_remote_code=False, output_loading_info=True
+            )
         check_weights(source, loaded, "for sequence classification")
         self._model = model.train(False).to(place)
         self._right = _right_label(source, dict(self._model.config.id2label), label)
         self._longest = min(_positions(self._model.config), self._tokenizer.model_max_length)
-        self.cut = 0  # pairs too long for the model, cut at its end
+        self.cut = 0  # number of pairs that were too long and were cut
 
     def score(
         self,
@@ -87,7 +78,7 @@ class Judge:
             for answer, own in zip(answers, references, strict=True)
             for reference in own
         }
-        # Pairs of similar length together: padding is work for nothing.
+        # Sorted by length, so that batches need little padding.
         order = sorted(pairs, key=lambda pair: (len(pair[0]) + len(pair[1]), pair))
         starts = range(0, len(order), _BATCH)
         for start in progress(starts, len(starts), "judging"):
@@ -118,7 +109,7 @@ class Judge:
 
 
 def _positions(config: Any) -> int:
-    """Return the tokens that a model has positions for."""
+    """Return the number of tokens that a model has positions for."""
     positions = getattr(config, "max_position_embeddings", None) or _DEFAULT_POSITIONS
     if config.model_type in _OFFSET_POSITIONS:
         positions -= config.pad_token_id + 1
@@ -126,7 +117,7 @@ def _positions(config: Any) -> int:
 
 
 def _right_label(source: str, names: dict[int, str], wanted: str | None) -> int | None:
-    """Return the class that means "right"; None of a model with one output."""
+    """Return the class that means "right"; None if the model has one output."""
     if len(names) == 1:
         return None
     allowed = RIGHT_LABELS if wanted is None else (wanted.lower(),)
@@ -138,3 +129,31 @@ def _right_label(source: str, names: dict[int, str], wanted: str | None) -> int 
             " mean right: name it with --model-label."
         )
     return int(found[0])
+
+
+def load_judges(options: ScoreOptions) -> dict[str, Judge]:
+    """Load the models of ``options.model``; return them by column.
+
+    Raises:
+        ValueError: Two columns have the same name.
+        ModelError: A model cannot be loaded.
+    """
+    named = [_column_and_path(text) for text in options.model]
+    columns = [column for column, _ in named]
+    if len(set(columns)) < len(columns):
+        raise ValueError(
+            f"--model gives the columns {', '.join(columns)}; name each by --model COLUMN=PATH"
+        )
+    return {column: Judge(path, options.model_label, options.device) for column, path in named}
+
+
+def _column_and_path(text: str) -> tuple[str, str]:
+    """Return column and path of ``COLUMN=PATH``; the default column is the folder's name.
+
+    With BLEURT in the name it is ``bleurt_score``, the default column of packing.
+    """
+    column, equals, path = text.partition("=")
+    if equals and re.fullmatch(r"\w+", column):
+        return column, path
+    name = Path(text).name.lower()
+    return "bleurt_score" if "bleurt" in name else re.sub(r"\W+", "_", name).strip("_"), text

@@ -1,10 +1,13 @@
-"""Word-based measures of an answer against references: exact match, token F1, ROUGE-L.
+"""Measures of answers: words shared with references, abstentions, agreement of two measures.
 
-Sources: exact match and F1 are those of the SQuAD 1.1 evaluation script (Rajpurkar et al. 2016,
-section 6), with SQuAD 2.0's rule that an empty text matches an empty text only. ROUGE-L is the
-F-measure of the longest common subsequence of words (Lin 2004, section 3), words as the package
-rouge-score takes them without stemming: runs of letters and digits, in lower case; here of any
-script, there of ASCII.
+Sources: exact match and F1 follow the evaluation script of SQuAD 1.1 (Rajpurkar et al. 2016,
+section 6) and the rule of SQuAD 2.0 that an empty text matches only an empty text. ROUGE-L is the
+F-measure of the longest common subsequence of words (Lin 2004, section 3). Its words are those of
+the package rouge-score without stemming (runs of letters and digits, in lower case), but of any
+script.
+
+An abstention ("I don't know", "no comment", an empty answer) is neither right nor hallucinated.
+Scoring marks it (column ``abstained``) and leaves its score to the user. Only the answer decides.
 """
 
 from __future__ import annotations
@@ -12,8 +15,15 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
 from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Column = NDArray[np.float64]
 
 _ARTICLES: Final = re.compile(r"\b(?:a|an|the)\b")
 _PUNCTUATION: Final = str.maketrans("", "", string.punctuation)
@@ -26,7 +36,7 @@ def normalise_answer(text: str) -> str:
 
 
 def exact_match(answer: str, references: Sequence[str]) -> float:
-    """Return 1.0 if the answer equals any reference once both are normalised, else 0.0."""
+    """Return 1.0 if the normalised answer equals a normalised reference, else 0.0."""
     normal = normalise_answer(answer)
     return float(any(normal == normalise_answer(reference) for reference in references))
 
@@ -67,7 +77,7 @@ def _rouge_l(ours: Sequence[str], theirs: Sequence[str]) -> float:
 
 
 def _common_subsequence(ours: Sequence[str], theirs: Sequence[str]) -> int:
-    """Return the length of the longest common subsequence, one row of the table at a time."""
+    """Return the length of the longest common subsequence; holds one row of the table."""
     row = [0] * (len(theirs) + 1)
     for word in ours:
         diagonal = 0
@@ -76,3 +86,127 @@ def _common_subsequence(ours: Sequence[str], theirs: Sequence[str]) -> int:
             row[place] = diagonal + 1 if word == other else max(above, row[place - 1])
             diagonal = above
     return row[-1]
+
+
+#: Words that may precede an abstention.
+_LEAD: Final = (
+    r"(?:(?:well|sorry|unfortunately|i'm sorry|i am sorry|i'm afraid|i am afraid|i apologi[sz]e)"
+    r"[\s,.;:]*(?:(?:but|that)\s+)?)*"
+)
+
+#: Beginnings of abstentions, with anything after them ("I don't know who that was.").
+BEGINNINGS: Final = (
+    r"i (?:really )?(?:don't|do not|dont) (?:really )?(?:know|remember|recall)",
+    r"i(?:'m| am) not (?:sure|certain|aware)",
+    r"i(?:'m| am) unsure",
+    r"i(?:'m| am) (?:unable|not able) to (?:answer|say|tell|determine|provide|find)",
+    r"i have no (?:idea|comment|information|knowledge|answer)",
+    r"i (?:can't|cannot|can not|could not|couldn't) (?:answer|say|tell|determine|provide|find)",
+    r"i (?:don't|do not) have (?:any |enough |access )",
+    r"(?:there is )?(?:not enough|insufficient) information",
+    r"(?:it )?(?:can't|cannot|can not) be (?:determined|answered|known)",
+    r"as an? (?:ai|artificial intelligence|language model)\b.*\b(?:can't|cannot|don't|do not)",
+)
+
+#: Abstentions only as the whole answer ("Unknown Pleasures" is a record).
+WHOLES: Final = (
+    r"(?:i )?(?:don't|do not|dont) know",
+    r"idk|dunno|n/?a|unknown|unsure|not sure|no idea|no comment|no answer|no clue",
+    r"unanswerable|(?:it is |it's )?(?:unknown|unclear|not known)",
+)
+
+_APOSTROPHES: Final = str.maketrans({"\u2019": "'", "\u2018": "'", "`": "'"})
+_DEFAULT: Final = re.compile(
+    rf"{_LEAD}(?:(?:{'|'.join(BEGINNINGS)})|(?:{'|'.join(WHOLES)})[\s.!?]*$)", re.DOTALL
+)
+_ANYTHING: Final = re.compile(r"\w")
+
+
+class Abstentions:
+    """Recognises abstentions: ``answer in abstentions``.
+
+    Args:
+        patterns: Additional regular expressions, searched in the answer ignoring case.
+
+    Raises:
+        ValueError: A pattern is not a regular expression.
+    """
+
+    def __init__(self, patterns: Sequence[str] = ()) -> None:
+        self._patterns = []
+        for pattern in patterns:
+            try:
+                self._patterns.append(re.compile(pattern, re.IGNORECASE | re.DOTALL))
+            except re.error as error:
+                raise ValueError(
+                    f"abstention {pattern!r} is not a regular expression: {error}; write for"
+                    " example '^pass$'"
+                ) from error
+
+    def __contains__(self, answer: str) -> bool:
+        """Return True if ``answer`` abstains or has no letter or digit."""
+        if not _ANYTHING.search(answer):
+            return True
+        text = answer.strip().lower().translate(_APOSTROPHES)
+        return bool(_DEFAULT.match(text)) or any(one.search(answer) for one in self._patterns)
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Agreement of two measures; None if a measure is constant.
+
+    Attributes:
+        first: Name of one measure.
+        second: Name of the other.
+        pearson: Correlation of the scores.
+        spearman: Correlation of the ranks; ties have their mean rank.
+        kappa: Cohen's kappa of the labels below the threshold (Cohen 1960).
+    """
+
+    first: str
+    second: str
+    pearson: float | None
+    spearman: float | None
+    kappa: float | None
+
+
+def agreements(columns: Mapping[str, Column], threshold: float) -> list[Agreement]:
+    """Return the agreement of every pair of columns (float64 ``[n]``, of the same answers).
+
+    A score below ``threshold`` means hallucinated.
+    """
+    return [
+        Agreement(
+            first,
+            second,
+            correlation(columns[first], columns[second]),
+            correlation(mean_ranks(columns[first]), mean_ranks(columns[second])),
+            cohen_kappa(columns[first] < threshold, columns[second] < threshold),
+        )
+        for first, second in combinations(columns, 2)
+    ]
+
+
+def correlation(ours: Column, theirs: Column) -> float | None:
+    """Return Pearson's r; None if a column is constant."""
+    if not ours.size or np.ptp(ours) == 0 or np.ptp(theirs) == 0:
+        return None
+    return float(np.clip(np.corrcoef(ours, theirs)[0, 1], -1, 1))
+
+
+def mean_ranks(values: Column) -> Column:
+    """Return the rank of every value from 0; equal values have their mean rank."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    ranks: Column = (ends - (counts + 1) / 2)[inverse]
+    return ranks
+
+
+def cohen_kappa(ours: NDArray[np.bool_], theirs: NDArray[np.bool_]) -> float | None:
+    """Return agreement beyond chance; None if chance always agrees."""
+    if not ours.size:
+        return None
+    observed = float((ours == theirs).mean())
+    a, b = float(ours.mean()), float(theirs.mean())
+    chance = a * b + (1 - a) * (1 - b)
+    return None if chance == 1 else (observed - chance) / (1 - chance)

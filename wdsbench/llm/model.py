@@ -1,4 +1,4 @@
-"""Load a causal language model and its tokenizer the way extraction needs them."""
+"""Loading of a causal language model and its tokenizer for extraction."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import importlib.util
 import json
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -19,11 +19,11 @@ from transformers.utils import logging as transformers_logging
 from wdsbench.errors import ModelError
 from wdsbench.llm.options import ModelOptions
 
-#: What transformers says of a model of another kind, such as an encoder with a decoder.
+#: Error of transformers for a model of another kind, such as an encoder with a decoder.
 _OTHER_KIND: Final = re.compile(r"Unrecognized configuration class <class '(?:\w+\.)*(\w+)'>")
 _SAMPLED_VALUES: Final = 4096
 _CAST_LOGGER: Final = "bitsandbytes.autograd._functions"
-# What a configuration says of where and by what it was loaded, not of the model.
+# Keys of a configuration that depend on where and by which version it was loaded.
 _NOT_THE_MODEL: Final = ("_name_or_path", "transformers_version")
 
 
@@ -31,25 +31,23 @@ def load_model(path: str | Path, options: ModelOptions | None = None) -> tuple[A
     """Return (model, tokenizer), the model in evaluation mode on its device.
 
     Attention is ``eager``, the only implementation that returns its weights. The tokenizer pads on
-    the left, so that batched generation continues every prompt at its end; without a pad token of
-    its own it pads with the end-of-sequence token.
+    the left, so that batched generation continues every prompt at its end. It pads with the
+    end-of-sequence token if it has no pad token.
 
     Args:
         path: A folder in the transformers format, or a model's name on its hub.
-        options: See :class:`ModelOptions`. ``dtype`` is the dtype of the computation if the model
-            is quantised (8bit always computes in float16). Remote code runs with the rights of this
-            process, and only with ``trust_remote_code``.
+        options: For a quantised model ``dtype`` is that of the computation (8bit: always float16).
+            Remote code runs only with ``trust_remote_code``, with the rights of this process.
 
     Raises:
         ValueError: The device does not exist.
-        ModelError: There is no such model, it is damaged, lacks weights, needs code of its own, has
-            no end-of-sequence token, or a required package is not installed.
+        ModelError: There is no such model, it is damaged, lacks weights, needs code of its own or
+            an end-of-sequence token, or a required package is not installed.
     """
     options = options or ModelOptions()
     place = checked_device(options.device or "cpu")
     dtype = getattr(torch, options.dtype)
     source = str(path)
-    require_source(source)
     extra: dict[str, Any] = {} if options.revision is None else {"revision": options.revision}
     if options.device_map is not None:
         _require_packages(f"device_map {options.device_map}", "accelerate")
@@ -58,30 +56,21 @@ def load_model(path: str | Path, options: ModelOptions | None = None) -> tuple[A
         _require_packages(f"load_in {options.load_in}", "bitsandbytes", "accelerate")
         extra["quantization_config"] = _quantisation(options.load_in, dtype)
         extra.setdefault("device_map", {"": str(place)})
-    try:
-        with quiet_transformers():
-            tokenizer = AutoTokenizer.from_pretrained(
-                source,
-                trust_remote_code=options.trust_remote_code,
-                revision=options.revision or "main",
-            )
-            found: Any = AutoModelForCausalLM.from_pretrained(
-                source,
-                dtype=dtype,
-                attn_implementation="eager",
-                trust_remote_code=options.trust_remote_code,
-                output_loading_info=True,
-                **extra,
-            )
-            model, loaded = found
-    except Exception as error:  # transformers raises a dozen types for a damaged folder
-        said = " ".join(str(error).split())[:300] or type(error).__name__
-        if "trust_remote_code" in str(error):
-            said = "it needs code of its own; read that code, then allow it with trust_remote_code"
-        other = _OTHER_KIND.search(str(error))
-        if other is not None:  # and then a list of all kinds that there are
-            said = f"it is no causal language model (configuration {other[1]})"
-        raise ModelError(f"model {source} cannot be loaded: {said}") from error
+    with loading(source, reason=_causal_reason):
+        tokenizer = AutoTokenizer.from_pretrained(
+            source,
+            trust_remote_code=options.trust_remote_code,
+            revision=options.revision or "main",
+        )
+        found: Any = AutoModelForCausalLM.from_pretrained(
+            source,
+            dtype=dtype,
+            attn_implementation="eager",
+            trust_remote_code=options.trust_remote_code,
+            output_loading_info=True,
+            **extra,
+        )
+        model, loaded = found
     check_weights(source, loaded, "for a causal language model")
     tokenizer.padding_side = "left"
     if tokenizer.pad_token_id is None:
@@ -92,29 +81,53 @@ def load_model(path: str | Path, options: ModelOptions | None = None) -> tuple[A
             )
         tokenizer.pad_token = tokenizer.eos_token
     model.train(False)
-    # What accelerate has placed stays there; quantised weights cannot be moved.
+    # accelerate has placed the weights; quantised ones cannot be moved.
     return (model if "device_map" in extra else model.to(place)), tokenizer
 
 
-def require_source(source: str) -> None:
-    """Raise ModelError where what can only be a folder, and no name on the hub, is none."""
+@contextmanager
+def loading(
+    source: str, verb: str = "loaded", reason: Callable[[Exception], str] | None = None
+) -> Iterator[None]:
+    """Raise every error within as ModelError, and keep transformers from writing to the terminal.
+
+    Raises:
+        ModelError: ``source`` is not an existing folder and cannot be a name on the hub, or
+            loading failed.
+    """
     if (source.startswith((".", "/", "~")) or source.count("/") > 1) and not Path(source).is_dir():
         raise ModelError(f"model {source}: there is no such folder.")
+    try:
+        with quiet_transformers():
+            yield
+    except Exception as error:  # transformers raises a dozen types for a damaged folder
+        raise ModelError(
+            f"model {source} cannot be {verb}: {(reason or first_words)(error)}"
+        ) from error
+
+
+def _causal_reason(error: Exception) -> str:
+    if "trust_remote_code" in str(error):
+        return "it needs code of its own; read that code, then allow it with trust_remote_code"
+    other = _OTHER_KIND.search(str(error))
+    if other is not None:  # the message continues with a list of all kinds
+        return f"it is not a causal language model (configuration {other[1]})"
+    return first_words(error)
+
+
+def first_words(error: BaseException, length: int = 300) -> str:
+    """Return the beginning of an error's text in one line, or its type if there is no text."""
+    return " ".join(str(error).split())[:length] or type(error).__name__
 
 
 def check_weights(source: str, loaded: Mapping[str, Any], purpose: str) -> None:
-    """Raise ModelError where transformers filled in random numbers for weights.
+    """Raise ModelError if weights are missing, such as those of a head.
 
-    It does so, with a warning, for a checkpoint of another kind, such as one without the head that
-    is asked for.
-
-    Args:
-        source: Name of the model, for the error.
-        loaded: Loading info of ``from_pretrained(output_loading_info=True)``.
-        purpose: Purpose of the weights, for the error.
+    transformers only warns and fills in random numbers. ``loaded`` is the loading info of
+    ``from_pretrained(output_loading_info=True)``.
     """
     names = map(str, (*loaded["missing_keys"], *loaded["mismatched_keys"]))
-    # Quantised models have others beside them (scales, zero points), which loading makes.
+    # Loading creates the other tensors of quantised models (scales, zero points).
     lacking = sorted(name for name in names if name.endswith((".weight", ".bias")))
     if lacking:
         shown = ", ".join(lacking[:3]) + (f" and {len(lacking) - 3} more" if lacking[3:] else "")
@@ -125,9 +138,9 @@ def check_weights(source: str, loaded: Mapping[str, Any], purpose: str) -> None:
 
 
 def model_fingerprint(model: Any) -> str:
-    """Return 16 hex digits that differ where models do: of configuration, dtype and some weights.
+    """Return a digest (16 hex digits) of configuration, dtype and some weights.
 
-    Reads the first values of the first and of the last parameter, so it costs nothing.
+    The weights are the first values of the first and of the last parameter.
     """
     config = {
         name: value for name, value in model.config.to_dict().items() if name not in _NOT_THE_MODEL
@@ -143,11 +156,7 @@ def model_fingerprint(model: Any) -> str:
 
 
 def checked_device(device: str | torch.device) -> torch.device:
-    """Return the device.
-
-    Raises:
-        ValueError: There is none of that name.
-    """
+    """Return the device; raise ValueError if it does not exist."""
     try:
         place = torch.device(device)
     except RuntimeError as error:
@@ -170,7 +179,7 @@ def _quantisation(load_in: str, dtype: torch.dtype) -> Any:
     from transformers import BitsAndBytesConfig
 
     if load_in == "8bit":
-        # It computes in float16 and says so at every product of every layer.
+        # bitsandbytes warns at every product that it computes in float16.
         logging.getLogger(_CAST_LOGGER).setLevel(logging.ERROR)
         return BitsAndBytesConfig(load_in_8bit=True)  # type: ignore[no-untyped-call]
     return BitsAndBytesConfig(  # type: ignore[no-untyped-call]
@@ -180,13 +189,11 @@ def _quantisation(load_in: str, dtype: torch.dtype) -> Any:
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Keep transformers from drawing and reporting on the terminal, and leave its settings as they
-    were.
-    """
+    """Keep transformers from writing to the terminal; restore its settings afterwards."""
     drawn = transformers_logging.is_progress_bar_enabled()
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    # What its table of missing weights says is said by check_weights, in one line.
+    # check_weights replaces its table of missing weights.
     transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     try:
         yield

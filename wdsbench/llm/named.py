@@ -1,13 +1,12 @@
-"""Questions by the name of a public data set: TriviaQA, TruthfulQA.
+"""Questions of public data sets by name: TriviaQA, TruthfulQA.
 
-Fetched by the package ``datasets`` (which keeps a copy under ``HF_HOME``), so the first use needs
-the network; later ones do not.
+The package ``datasets`` loads them and keeps a copy under ``HF_HOME``, so only the first use needs
+the network.
 
-    triviaqa     validation, rc.nocontext; a question stands there once for each source of evidence
-                 and is taken once; references: the answer and its aliases. Source: Joshi et al.
-                 2017.
+    triviaqa     validation, rc.nocontext; repeated questions (one row for each source of evidence)
+                 are used once; references: the answer and its aliases. Source: Joshi et al. 2017.
     truthfulqa   validation, generation; references: the best and all correct answers; ids
-                 ``truthfulqa-0`` ... by place. Source: Lin et al. 2022.
+                 ``truthfulqa-0`` ... by position. Source: Lin et al. 2022.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from wdsbench.errors import QuestionError
-from wdsbench.llm.questions import Question, read_questions
+from wdsbench.llm.questions import Question, read_questions, require_limit
 
 
 @dataclass(frozen=True)
@@ -30,21 +29,16 @@ class _Named:
 
 
 def load_questions(source: str | Path, limit: int | None = None) -> list[Question]:
-    """Return the questions of a file, or of a data set by its name.
-
-    Args:
-        source: A path (``read_questions``), or one of ``NAMES``.
-        limit: Only the first so many.
+    """Return the first ``limit`` questions of a file or of a data set in ``NAMES``.
 
     Raises:
         QuestionError: The file or the data set cannot be read.
         ValueError: ``limit`` is below 1.
     """
-    if str(source) not in _NAMED:
-        return read_questions(Path(source), limit)
-    if limit is not None and limit < 1:
-        raise ValueError(f"limit is {limit}; must be at least 1, or None for all questions.")
     name = str(source)
+    if name not in _NAMED:
+        return read_questions(Path(source), limit)
+    require_limit(limit)
     named = _NAMED[name]
     rows = _rows(name, named)
     questions: dict[str, Question] = {}
@@ -76,7 +70,7 @@ def _rows(name: str, named: _Named) -> Any:
     datasets.disable_progress_bars()
     try:
         return datasets.load_dataset(named.path, named.config, split=named.split)
-    except Exception as error:  # of the network, of the hub, of the disk: dozens of types
+    except Exception as error:  # network, hub or disk: dozens of types
         said = " ".join(str(error).split())[:200] or type(error).__name__
         raise QuestionError(
             f"questions {name} ({named.path}) cannot be fetched: {said}; the first use needs the"
@@ -106,7 +100,7 @@ def _truthfulqa(place: int, row: Mapping[str, Any]) -> Question:
 
 
 def _references(texts: list[str]) -> tuple[str, ...]:
-    """Return the texts that are not empty, each once, in their order."""
+    """Return the distinct non-empty texts in their order."""
     return tuple(dict.fromkeys(text.strip() for text in texts if text.strip()))
 
 

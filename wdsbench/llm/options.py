@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from wdsbench.llm.abstain import Abstentions
+from wdsbench.llm.measures import Abstentions
 from wdsbench.options import option
 from wdsbench.traces.attention import (
     ATTENTION_KINDS,

@@ -30,7 +30,7 @@ from transformers import AutoConfig, AutoTokenizer
 from wdsbench.errors import ModelError
 from wdsbench.files import nearest_folder
 from wdsbench.llm.extract import extract
-from wdsbench.llm.model import quiet_transformers, require_source
+from wdsbench.llm.model import loading
 from wdsbench.llm.options import ExtractOptions, TraceOptions
 from wdsbench.llm.questions import Question
 from wdsbench.shards.format.tar import BLOCK_BYTES
@@ -143,18 +143,10 @@ def load_size(path: str | Path, revision: str | None = None) -> tuple[Any, Model
         ModelError: They cannot be read, or do not say how large the model is.
     """
     source = str(path)
-    require_source(source)
-    try:
-        with quiet_transformers():
-            config = AutoConfig.from_pretrained(
-                source, trust_remote_code=False, revision=revision or "main"
-            )
-            tokenizer = AutoTokenizer.from_pretrained(
-                source, trust_remote_code=False, revision=revision or "main"
-            )
-    except Exception as error:  # transformers raises a dozen types for a damaged folder
-        said = " ".join(str(error).split())[:300] or type(error).__name__
-        raise ModelError(f"model {source} cannot be read: {said}") from error
+    words: dict[str, Any] = {"trust_remote_code": False, "revision": revision or "main"}
+    with loading(source, "read"):
+        config = AutoConfig.from_pretrained(source, **words)
+        tokenizer = AutoTokenizer.from_pretrained(source, **words)
     text = config.get_text_config()
     names = ("num_hidden_layers", "num_attention_heads", "hidden_size")
     values: list[Any] = [getattr(text, name, None) for name in names]

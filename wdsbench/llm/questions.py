@@ -2,8 +2,8 @@
 
 A JSONL line is ``{"question_id": "q1", "question": "...", "references": ["...", "..."]}``, or with
 one ``"reference": "..."``. A CSV has the columns ``question_id,question,reference`` (or
-``references``), with several references separated by ``|``. Other keys and columns are ignored; a
-question without a reference can be asked, but not scored.
+``references``), with several references separated by ``|``. Other keys and columns are
+ignored. A question without a reference can be asked, but not scored.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from __future__ import annotations
 import csv
 import gzip
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TextIO
 
+import xxhash
 from pydantic import BaseModel, StrictInt, StrictStr, ValidationError
 
 from wdsbench.errors import QuestionError
@@ -23,9 +24,9 @@ from wdsbench.traces.question_id import question_id_text
 
 SUFFIXES: Final = (".jsonl", ".jsonl.gz", ".csv", ".csv.gz")
 REFERENCE_SEPARATOR: Final = "|"
-_ENCODING: Final = "utf-8-sig"  # spreadsheets put a byte order mark before their UTF-8
+_ENCODING: Final = "utf-8-sig"  # spreadsheets write a byte order mark
 _COLUMNS: Final = ("question_id", "question", "reference")
-#: Names of the last of them; a file has one.
+#: Names of the last column; a file has one of them.
 _REFERENCE_COLUMNS: Final = ("reference", "references")
 
 
@@ -34,9 +35,9 @@ class Question:
     """One question.
 
     Attributes:
-        question_id: Its id, always ``str``, unique in its file.
-        question: The text the model is asked.
-        references: Right answers; any of them counts; may be empty.
+        question_id: Unique id.
+        question: Text for the model.
+        references: Right answers; may be empty.
     """
 
     question_id: str
@@ -45,7 +46,7 @@ class Question:
 
 
 class _Line(BaseModel):
-    """One question as a file holds it."""
+    """One question of a file."""
 
     question_id: StrictStr | StrictInt
     question: StrictStr
@@ -53,26 +54,23 @@ class _Line(BaseModel):
     reference: StrictStr | None = None
 
     def record(self) -> Question:
-        """Return the question in its one form; empty references do not count."""
+        """Return the question without empty references."""
         references = self.references or ([] if self.reference is None else [self.reference])
         kept = tuple(text.strip() for text in references if text.strip())
         return Question(question_id_text(self.question_id), self.question, kept)
 
 
 def read_questions(path: Path, limit: int | None = None) -> list[Question]:
-    """Return the questions of a file, in its order.
+    """Return the questions of a ``.jsonl`` or ``.csv`` file, plain or gzipped, in its order.
 
-    Args:
-        path: A file whose name ends in ``.jsonl``, ``.csv``, ``.jsonl.gz`` or ``.csv.gz``.
-        limit: Only the first ``limit`` questions; the rest of the file is not looked at.
+    With ``limit``, reading ends after so many questions.
 
     Raises:
-        QuestionError: The file cannot be read, a line is malformed (named by its number), an id
-            comes twice, or there is no question.
+        QuestionError: The file cannot be read, a line is malformed, an id is not unique, or there
+            is no question. The error has the number of the line.
         ValueError: ``limit`` is below 1.
     """
-    if limit is not None and limit < 1:
-        raise ValueError(f"limit is {limit}; must be at least 1, or None for all questions.")
+    require_limit(limit)
     questions: list[Question] = []
     line_of: dict[str, int] = {}
     for number, line in _lines(path):
@@ -94,6 +92,20 @@ def read_questions(path: Path, limit: int | None = None) -> list[Question]:
     if not questions:
         raise QuestionError("the file holds no questions.", file=str(path))
     return questions
+
+
+def require_limit(limit: int | None) -> None:
+    """Raise ValueError if ``limit`` is below 1."""
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit is {limit}; must be at least 1, or None for all questions.")
+
+
+def digest_of_references(questions: Sequence[Question]) -> str:
+    """Return a digest (16 hex digits) of the ids and references."""
+    digest = xxhash.xxh3_64()
+    for question in questions:
+        digest.update(repr((question.question_id, question.references)).encode())
+    return digest.hexdigest()
 
 
 def _lines(path: Path) -> Iterator[tuple[int, _Line]]:
@@ -167,9 +179,9 @@ def _csv_lines(text: TextIO, file: str) -> Iterator[tuple[int, _Line]]:
 
 
 def _first_problem(error: ValidationError) -> str:
-    """Return pydantic's first complaint as one sentence."""
+    """Return pydantic's first error as one sentence."""
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    # A field of type text-or-integer complains once for each; the last part names the type.
+    # A union field has one error for each type; the last part of its path is the type.
     where = str(first["loc"][0]) if first["loc"] else "the line"
     return (
         f"{where}: {first['msg'].lower()}; a line is "

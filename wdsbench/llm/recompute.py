@@ -1,36 +1,34 @@
-"""Stored traces against the model that made them: random traces run again, unbatched.
+"""Comparison of stored traces with the model that made them.
 
-Each picked trace is one plain forward pass over its stored tokens: no batch, no padding, no cache.
-What comes out is compared with what is stored. Batching, padding, a wrong layer, tokens that do not
-belong to the states, another model or another precision show up here, and nowhere else.
+Each selected trace is run again in one plain forward pass over its stored tokens, without batch,
+padding or cache, and compared with the stored data. This finds errors of batching and padding,
+wrong layers, tokens that do not belong to the states, another model or another precision.
 
-**What may differ.** Two things, both relative to the largest magnitude ``s`` of the token's state
-in its layer (so that the few tokens of huge states, which large models have, lend nothing to the
-others):
+**Bounds.** Two errors are allowed, both relative to the largest magnitude ``s`` of the token's
+state in its layer (large models have a few tokens with huge states):
 
-- Stored values are float16, and recomputed values are rounded the same way: half of the last of
-  11 binary digits each, ``2 * 2^-11 * s``.
-- The model's arithmetic rounds by ``u``: 2^-8 bfloat16, 2^-11 float16; in float32 2^-24, times 8
-  for sums of thousands of terms, which are accumulated in float32 itself. A batch multiplies in
-  another order than a lone trace, so that roundings fall differently: about ten on the way through
-  a layer, in both passes, independent, so that they add up as square roots do; the largest of
-  thousands lies four deviations out; and all that is relative to the root mean square of the
-  state, a third of ``s`` or less. ``sqrt(10) * sqrt(2) * 4 / 3 < 6``: after layer l it is
+- Rounding to float16, stored and recomputed: half of the last of 11 binary digits each,
+  ``2 * 2^-11 * s``.
+- Rounding in the model by ``u``: 2^-8 in bfloat16, 2^-11 in float16, and in float32 2^-24 times 8
+  for sums of thousands of terms. A batch multiplies in another order, so its roundings differ:
+  about ten per layer in each of two passes. They are independent and add as square roots; the
+  largest of thousands is four deviations out; their scale is the root mean square of the state, at
+  most a third of ``s``. ``sqrt(10) * sqrt(2) * 4 / 3 < 6``, so the bound after layer l is
   ``6 * sqrt(l + 1) * u * s``.
 
-Logits and attention scores are projections of the same states, and spread over some units
-(``SPREAD``): log-probabilities are off by ``6 * sqrt(L) * u`` of that (or of themselves, if that is
-more), and a probability p by p (1 - p) times twice that, at most half of it, and by rounding to
-float16, 2^-12 in each pass.
+Logits and attention scores are projections of the same states and spread over some units
+(``SPREAD``). Log-probabilities differ by at most ``6 * sqrt(L) * u`` of that or of themselves,
+whichever is larger. A probability p differs by p (1 - p) times twice that, at most half of it, and
+by rounding to float16, 2^-12 in each pass.
 
-Measured on the demo's model (6 layers, 60 traces): the whole error of a bfloat16 or float16 pass,
-against one in float32, uses 0.3 to 0.54 of the bound for states, 0.43 of attention and 0.1 of
-log-probabilities; two float32 passes 0.1 to 0.5, nearly all of it float16's rounding. A model of
-random weights so large that it amplifies its own errors may pass the bound in half precision.
+Measured on the demo's model (6 layers, 60 traces): a bfloat16 or float16 pass against float32
+reaches 0.3 to 0.54 of the bound for states, 0.43 for attention and 0.1 for log-probabilities; two
+float32 passes reach 0.1 to 0.5, mostly by rounding to float16. A model with random weights so large
+that it amplifies its errors may exceed the bound in half precision.
 
-A fault is of the order of the states themselves, 1 in these units: float32 allows 0.001 in every
-layer; bfloat16 0.02 in the first and 0.13 in the 32nd. So small faults of late layers show in
-float32 only.
+A fault is of the order of the states, 1 in these units. float32 allows 0.001 in every layer,
+bfloat16 0.02 in the first and 0.13 in the 32nd, so small faults of late layers are found in float32
+only.
 """
 
 from __future__ import annotations
@@ -54,37 +52,31 @@ from wdsbench.records import EdgeLists
 from wdsbench.shards.format.index import layers_in_words
 from wdsbench.traces.attention import AttentionRules, EdgeRule
 
-#: Half of the last of float16's 11 binary digits.
-_HALF_ROUNDING: Final = 2.0**-11
-
-#: Steps of float16 below its normal range, and of the smallest normal numbers.
-_HALF_STEP: Final = 2.0**-24
-
+_HALF_ROUNDING: Final = 2.0**-11  # half of the last of float16's 11 binary digits
+_HALF_STEP: Final = 2.0**-24  # distance of float16's subnormal and smallest normal numbers
 _UNIT_ROUNDOFF: Final = {
     torch.float32: 8 * 2.0**-24,
     torch.float16: 2.0**-11,
     torch.bfloat16: 2.0**-8,
 }
-
-#: Roundings of a layer, both passes, the largest of many: see the module's docstring.
-_GROWTH: Final = 6.0
-
-#: Over which logits and attention scores of language models spread.
+_GROWTH: Final = 6.0  # factor of the module docstring
+#: Spread of logits and attention scores of language models.
 SPREAD: Final = 8.0
+_KINDS: Final = ("states", "logprobs", "attention", "edges", "heads")
 
 
 @dataclass(frozen=True)
 class Deviation:
-    """The largest deviation of one kind in one layer, relative to the allowed deviation.
+    """The largest deviation of one kind in one layer, relative to its bound.
 
     Attributes:
         kind: ``states``, ``logprobs``, ``attention``, ``edges`` or ``heads``.
-        layer: None for log-probabilities.
-        deviation: Stored minus computed, absolute.
-        allowed: Bound for that place, derived in the module docstring.
-        place: Of the trace.
-        question_id: Of the trace.
-        token: In the trace.
+        layer: Layer of the model; None for log-probabilities.
+        deviation: Absolute difference of stored and computed value.
+        allowed: Bound (module docstring).
+        place: File or shard of the trace, and its place there.
+        question_id: Question of the trace.
+        token: Place of the token in the trace.
     """
 
     kind: str
@@ -97,7 +89,7 @@ class Deviation:
 
     @property
     def ratio(self) -> float:
-        """Deviation over what is allowed; above 1 is too much."""
+        """Deviation over its bound; above 1 is an error."""
         return self.deviation / self.allowed
 
 
@@ -123,7 +115,7 @@ class RecomputeReport:
         return not self.wrong and bool(self.deviations)
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain values by name; JSON has no infinities."""
+        """Return JSON values; an infinity is None."""
         return {
             "traces": self.traces,
             "sound": self.sound,
@@ -148,14 +140,14 @@ def recompute(
     layers: Sequence[int] | None = None,
     progress: Progress = no_progress,
 ) -> RecomputeReport:
-    """Run stored traces again and compare.
+    """Run stored traces again and compare them.
 
     Args:
-        traces: From module ``stored``.
-        model: The model that made them, in the precision it had then.
+        traces: Traces of module ``stored``.
+        model: The model that made them, in its precision at that time.
         tokenizer: Its tokenizer.
-        layers: Stored layers of the model, from 0; None: those that the traces name, else all.
-        progress: Draws over traces.
+        layers: Stored layers, from 0; None: those that the traces name, or all.
+        progress: Wraps the traces.
 
     Raises:
         ModelError: The model has other layers or features than the traces, or fewer tokens.
@@ -173,9 +165,8 @@ def recompute(
             known = worst.get((deviation.kind, deviation.layer))
             if known is None or deviation.ratio > known.ratio:
                 worst[deviation.kind, deviation.layer] = deviation
-    order = ("states", "logprobs", "attention", "edges", "heads")
     report.deviations = sorted(
-        worst.values(), key=lambda found: (order.index(found.kind), found.layer or 0)
+        worst.values(), key=lambda found: (_KINDS.index(found.kind), found.layer or 0)
     )
     report.notes = list(notes)
     return report
@@ -221,7 +212,7 @@ def _compared(
 
 
 def _layers_of(trace: StoredTrace, asked: Sequence[int] | None) -> Sequence[int] | None:
-    """Return which of the model's layers are stored; None: all."""
+    """Return the stored layers of the model; None: all."""
     if asked is None or trace.layers is None or tuple(asked) == trace.layers:
         return trace.layers if asked is None else asked
     raise ValueError(
@@ -244,7 +235,7 @@ def _lone_pass(
     words = model.get_input_embeddings().num_embeddings
     if max(trace.tokens) >= words or min(trace.tokens) < 0:
         raise ModelError(
-            f"{trace.place}: token {max(trace.tokens)}, the model knows {words}; give the model"
+            f"{trace.place}: token {max(trace.tokens)}, the model has {words}; give the model"
             " that made the traces"
         )
     wanted = any(part is not None for part in (trace.maps, trace.edges, trace.heads))
@@ -309,16 +300,11 @@ def _compared_edges(
     edges: EdgeLists,
     allowed: float,
 ) -> Deviation:
-    """Return the largest deviation of the layer's edges: of a weight, or of an edge that is missing
-    from its list though it weighs more than those in it.
+    """Return the largest deviation of a layer's edges.
 
-    Args:
-        trace: The trace.
-        kind: ``edges`` or ``heads``.
-        of: The layer's place in the trace, and its number in the model.
-        maps: Recomputed maps, one for each of the layer's lists.
-        edges: Of all layers.
-        allowed: Deviation of a weight.
+    That is the deviation of a weight, or the weight by which a missing edge exceeds the limit of
+    its list. ``of`` is the layer's place in the trace and its number in the model. ``maps`` are
+    recomputed, one for each list of the layer.
     """
     place, layer = of
     tokens = len(trace.tokens)
@@ -345,7 +331,7 @@ def _limits(
     weight: NDArray[np.float32],
     tokens: int,
 ) -> NDArray[np.float32] | None:
-    """Return float32 ``[T]``: what no edge that was left out may weigh more than; None: unknown."""
+    """Return float32 ``[T]``, the greatest weight of a missing edge; None: unknown."""
     if kind == "heads":
         threshold = trace.head_threshold
         return None if threshold is None else np.full(tokens, threshold, np.float32)
@@ -367,7 +353,7 @@ def _largest(
     allowed: NDArray[Any],
     first_token: int = 0,
 ) -> Deviation:
-    """Return the deviation that is largest beside what is allowed; NaN counts as infinite."""
+    """Return the deviation that is largest relative to its bound; NaN counts as infinite."""
     differs = np.where(np.isnan(differs), np.inf, differs)
     worst = int(np.argmax(differs / allowed))
     return Deviation(

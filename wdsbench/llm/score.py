@@ -3,30 +3,32 @@
     question_id,exact_match,token_f1,rouge_l,bleurt_score,abstained
     q1,0,0.666667,0.500000,0.412310,0
 
-A column ``trace`` (0, 1, ...) follows ``question_id`` where a question has several answers; traces
-that do not say their number are numbered as packing does, in order of appearance in the files
-sorted by path. So score the files that are packed, all in one run: packing refuses rows that may be
-another trace's (module ``pack.labels``). ``abstained`` is for people and filters; packing takes it
-for a score only where it is asked for by name.
+If a question has several answers, a column ``trace`` (0, 1, ...) follows ``question_id``. Traces
+without a number of their own are numbered as in packing: in order of appearance in the files, which
+are sorted by path. Score the files that are packed in one run, since packing refuses rows that may
+belong to another trace (module ``pack.labels``). Packing uses ``abstained`` as a score only if it is
+named.
+
+The scores of single files (``score_part``) can be joined (``join_parts``) to the bytes of one run
+over all files.
 """
 
 from __future__ import annotations
 
-import re
+import csv
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import xxhash
+from numpy.typing import NDArray
 
 from wdsbench.errors import ScoreError
 from wdsbench.files import require_file_place, write_whole
-from wdsbench.llm.abstain import Abstentions
-from wdsbench.llm.agreement import Agreement, agreements
-from wdsbench.llm.measures import MEASURES, exact_match, normalise_answer, rouge_l, token_f1
+from wdsbench.llm.measures import MEASURES, Abstentions, Agreement, Column, agreements
 from wdsbench.llm.options import ScoreOptions
 from wdsbench.llm.questions import Question
 from wdsbench.progress import Progress, no_progress
@@ -35,30 +37,14 @@ from wdsbench.traces.files import expand_patterns
 from wdsbench.traces.read import read_traces
 from wdsbench.traces.scores import ABSTAINED_COLUMN, ID_COLUMN, TRACE_COLUMN, scores_csv
 
-if TYPE_CHECKING:
-    from wdsbench.llm.judge import Judge
-
-__all__ = (
-    "ScoreOptions",
-    "ScoreReport",
-    "exact_match",
-    "normalise_answer",
-    "rouge_l",
-    "score_traces",
-    "token_f1",
-)
-
-_NAMED_IDS: Final = 5  # an error names this many ids
+_NAMED_IDS: Final = 5  # ids named in an error
+_PART_SUFFIX: Final = ".scores.csv"
 
 
 class Scorer(Protocol):
-    """Scores answers against their references (``judge.Judge``).
+    """Scores answers against their references (``judge.Judge``)."""
 
-    Attributes:
-        cut: Number of pairs that were too long and were cut.
-    """
-
-    cut: int
+    cut: int  # pairs of reference and answer that were too long and were cut
 
     def score(
         self,
@@ -77,10 +63,10 @@ class ScoreReport:
         traces_without_question: Traces left out because their question is unknown.
         questions_without_trace: Questions without a trace.
         abstained: Scored traces that abstain.
-        means: Mean of every measure over its cells that are not empty.
-        agreement: Agreement of every two measures over the answers that do not abstain.
+        means: Mean of the non-empty cells of every measure.
+        agreement: Agreement of every pair of measures over answers that do not abstain.
         several: True if the CSV has a column ``trace``.
-        cut: By judge: pairs of reference and answer that were too long for it and were cut.
+        cut: Number of pairs that each judge cut, by its column.
     """
 
     scored: int
@@ -122,16 +108,15 @@ def score_traces(
 ) -> ScoreReport:
     """Score the answers in raw trace files and write them as a CSV.
 
-    One line for each trace whose question is known, in the order of files and traces. The file
-    appears only when it is complete; the same traces and questions give the same bytes.
+    The CSV has one line for each trace with a known question, in the order of files and traces. It
+    appears only when it is complete. The same traces and questions give the same bytes.
 
     Args:
         patterns: Raw trace files (module ``traces.files``).
         questions: Questions with their references.
-        out_csv: The score file; its folder is made if missing.
-        options: See :class:`ScoreOptions`; its models are not loaded here.
-        judges: Models that score, by the names of their columns; None: those of
-            ``options.model`` are loaded.
+        out_csv: The score file; its folder is created if missing.
+        options: See :class:`ScoreOptions`.
+        judges: Models that score, by column; None: load those of ``options.model``.
         progress: Wraps the files.
 
     Raises:
@@ -145,7 +130,7 @@ def score_traces(
     abstentions = Abstentions(options.abstention)
     require_file_place(out_csv)
     if judges is None:
-        judges = load_judges(options)
+        judges = _load_judges(options)
     _check_columns(judges)
     asked = {question.question_id: question for question in questions}
     paths = expand_patterns(patterns)
@@ -181,36 +166,12 @@ def score_traces(
     )
 
 
-def load_judges(options: ScoreOptions) -> dict[str, Judge]:
-    """Load the models of ``options.model``; return them by the names of their columns.
-
-    Raises:
-        ValueError: Two columns have the same name.
-        ModelError: A model cannot be loaded.
-    """
-    named = [_column_and_path(text) for text in options.model]
-    columns = [column for column, _ in named]
-    if len(set(columns)) < len(columns):
-        raise ValueError(
-            f"--model gives the columns {', '.join(columns)}; name each by --model COLUMN=PATH"
-        )
-    if not named:
+def _load_judges(options: ScoreOptions) -> Mapping[str, Scorer]:
+    if not options.model:
         return {}
-    from wdsbench.llm.judge import Judge
+    from wdsbench.llm.judge import load_judges
 
-    return {column: Judge(path, options.model_label, options.device) for column, path in named}
-
-
-def _column_and_path(text: str) -> tuple[str, str]:
-    """Return column and path of ``COLUMN=PATH``; the default column is made of the folder's name.
-
-    A checkpoint with BLEURT in its name gives ``bleurt_score``, the default column of packing.
-    """
-    column, equals, path = text.partition("=")
-    if equals and re.fullmatch(r"\w+", column):
-        return column, path
-    name = Path(text).name.lower()
-    return "bleurt_score" if "bleurt" in name else re.sub(r"\W+", "_", name).strip("_"), text
+    return load_judges(options)
 
 
 def _check_columns(names: Iterable[str]) -> None:
@@ -258,7 +219,7 @@ def _read_answers(paths: Iterable[Path], asked: Mapping[str, Question]) -> _Foun
 
 
 class _Numbers:
-    """Numbers traces as packing does (``pack.samples``), so that scores find their samples."""
+    """Numbers traces as packing does (``pack.samples``), so that scores match their samples."""
 
     def __init__(self) -> None:
         self._count: Counter[str] = Counter()
@@ -292,8 +253,8 @@ class _Numbers:
 def _write_rows(
     out_csv: Path,
     answers: Sequence[_Answer],
-    columns: Mapping[str, np.ndarray[tuple[int, ...], np.dtype[np.float64]]],
-    abstained: np.ndarray[tuple[int, ...], np.dtype[np.bool_]],
+    columns: Mapping[str, Column],
+    abstained: NDArray[np.bool_],
     *,
     several: bool,
 ) -> None:
@@ -317,10 +278,54 @@ def _cell(name: str, value: float) -> str:
     return f"{value:.0f}" if name == "exact_match" and value in (0, 1) else f"{value:.6f}"
 
 
-def _mean(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> float:
+def _mean(values: Column) -> float:
     kept = values[~np.isnan(values)]
     return float(kept.mean()) if kept.size else float("nan")
 
 
 def _named(ids: Sequence[str]) -> str:
     return ", ".join(ids[:_NAMED_IDS]) + (", ..." if len(ids) > _NAMED_IDS else "")
+
+
+def score_part(file: Path, questions: Sequence[Question]) -> Path:
+    """Score one trace file into a hidden CSV beside it, if that is missing, and return its path.
+
+    Raises:
+        TraceError: The file or a trace cannot be used.
+        ScoreError: A trace's question is unknown or has no reference, or both the file and its
+            scores are missing.
+    """
+    part = file.with_name(f".{file.name}{_PART_SUFFIX}")
+    if not part.exists():
+        if not file.exists():
+            raise ScoreError(
+                f"{part} is gone, and {file.name} was removed once it was packed; put one of them"
+                " back from a copy"
+            )
+        score_traces([file], questions, part)
+    return part
+
+
+def join_parts(parts: Sequence[Path], out_csv: Path) -> None:
+    """Write the scores of all files, in their order, as :func:`score_traces` over them does.
+
+    The bytes are the same if traces of questions with several answers have numbers of their own.
+    """
+    tables: list[list[list[str]]] = []
+    for part in parts:
+        with part.open(newline="", encoding="utf-8") as file:
+            tables.append(list(csv.reader(file)))
+    several = any(TRACE_COLUMN in header for header, *_ in tables)
+    columns: list[str] = []
+    joined: list[tuple[str, int, list[str]]] = []
+    for header, *rows in tables:
+        first = 2 if TRACE_COLUMN in header else 1  # without the column all are trace 0
+        joined += [(row[0], int(row[1]) if first == 2 else 0, row[first:]) for row in rows]
+        columns = header[first:]
+    write_whole(out_csv, scores_csv(columns, joined, numbered=several))
+
+
+def remove_parts(folder: Path) -> None:
+    """Remove the scores of single files."""
+    for part in folder.glob(f".*{_PART_SUFFIX}"):
+        part.unlink()

@@ -1,4 +1,4 @@
-"""The second pass of extraction: the states behind the answers of one batch."""
+"""The second pass of extraction: states and attention of answered questions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from wdsbench.traces.attention import AttentionRules
 
 @dataclass(frozen=True)
 class Answered:
-    """A question with its answer, as the first pass leaves it.
+    """A question with its answer from the first pass.
 
     Attributes:
         question: The question.
@@ -70,7 +70,7 @@ class StateReader:
 
         Raises:
             RefusedTraceError: A trace cannot be used.
-            ModelError: The model does not return what a trace needs.
+            ModelError: The model does not return states or attention.
         """
         for outcome in self.outcomes(answered):
             if isinstance(outcome, RefusedTraceError):
@@ -80,10 +80,10 @@ class StateReader:
     def outcomes(
         self, answered: Sequence[Answered]
     ) -> Iterator[dict[str, Any] | RefusedTraceError]:
-        """Yield the raw trace of each answered question, or why it cannot be used.
+        """Yield the raw trace of each answered question, or its error.
 
         Raises:
-            ModelError: The model does not return what a trace needs.
+            ModelError: The model does not return states or attention.
         """
         tokens = [item.prompt + item.answer for item in answered]
         longest = max(map(len, tokens))
@@ -92,23 +92,23 @@ class StateReader:
         for row, trace in enumerate(tokens):
             ids[row, : len(trace)] = torch.tensor(trace)
             mask[row, : len(trace)] = 1
-        # Logits before the first answer token are not looked at, and are V wide.
+        # Logits [V] before the first answer are not needed.
         first_logit = min(len(item.prompt) for item in answered) - 1
         maps = BatchMaps(
             [(item.question.question_id, len(item.prompt), len(item.answer)) for item in answered],
             self.attention,
             self.layers,
         )
-        with torch.inference_mode(), maps.taken_from(self.model):
+        with torch.inference_mode(), maps.collect(self.model):
             out = self.model(
                 input_ids=ids.to(self.model.device),
                 attention_mask=mask.to(self.model.device),
                 output_hidden_states=True,
-                output_attentions=False,  # transformers would keep those of all layers
+                output_attentions=False,  # would keep those of all layers
                 use_cache=False,
                 **self._optional(ids, longest - first_logit),
             )
-            first_logit = longest - out.logits.shape[1]  # a model may return them all
+            first_logit = longest - out.logits.shape[1]  # some models return all
             logprobs = _answer_logprobs(out.logits, first_logit, answered)
             found, chosen, exact = self._chosen_states(out)
             half = np.stack([layer.to(torch.float16).cpu().numpy() for layer in exact], axis=1)
@@ -146,7 +146,7 @@ class StateReader:
             yield raw
 
     def _optional(self, ids: torch.Tensor, logit_count: int) -> dict[str, Any]:
-        """Return arguments that most models take, not all."""
+        """Return arguments that not all models have."""
         optional: dict[str, Any] = {}
         if "position_ids" in self.parameters:
             places = torch.arange(ids.shape[1]).expand_as(ids)
@@ -156,7 +156,7 @@ class StateReader:
         return optional
 
     def _chosen_states(self, out: Any) -> tuple[int, list[int], list[torch.Tensor]]:
-        """Return the model's number of layers, which are kept, and their states ``[B, T, D]``."""
+        """Return the number of layers, the layers to keep and their states ``[B, T, D]``."""
         states = out.hidden_states
         if states is None or len(states) < 2:
             raise ModelError("the model returns no hidden states; it cannot be traced.")
@@ -200,12 +200,9 @@ def _states(
 def _answer_logprobs(
     logits: torch.Tensor, first_logit: int, answered: Sequence[Answered]
 ) -> NDArray[np.float32]:
-    """Return the log-probabilities of all answer tokens of the batch, one trace after the other.
+    """Return the log-probabilities of all answer tokens of the batch, trace by trace.
 
-    Args:
-        logits: ``[B, T - first_logit, V]``; place t holds the prediction of token t + 1.
-        first_logit: The place of the first of them.
-        answered: The batch.
+    ``logits`` are ``[B, T - first_logit, V]``; those of place t predict token t + 1.
     """
     rows = [row for row, item in enumerate(answered) for _ in item.answer]
     places = [len(item.prompt) - 1 + i for item in answered for i in range(len(item.answer))]

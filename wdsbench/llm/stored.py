@@ -1,6 +1,4 @@
-"""Traces as they are stored, in raw files or data sets, picked at random: module ``recompute`` runs
-them again.
-"""
+"""Random stored traces of raw files or data sets, for module ``recompute``."""
 
 from __future__ import annotations
 
@@ -24,19 +22,18 @@ class StoredTrace:
     """Stored data of one trace, read from shards or raw files.
 
     Attributes:
-        place: File or shard, and which trace of it.
-        question_id: Of the trace.
-        tokens: int ``[T]``.
-        prompt_length: None: unknown.
-        hidden: ``[L, t, D]``, of the last t of T tokens; None where they are not the model's own
-            (reduced to components).
-        logprobs: float32 ``[T - prompt_length]`` or None.
-        maps: L arrays ``[H, T, T]`` or None.
-        edges: Of the mean over heads, a list a layer; or None.
-        edge_rule: Their rule; None: unknown.
-        heads: Of each head, list ``layer * H + head``; or None.
-        head_threshold: Their least weight; None: unknown.
-        layers: The L layers' numbers in the model; None: all.
+        place: File or shard, and the trace in it.
+        question_id: The question.
+        tokens: Token ids ``[T]``.
+        prompt_length: Tokens of the prompt; None: unknown.
+        hidden: ``[L, t, D]`` of the last t tokens; None if reduced to components.
+        logprobs: float32 ``[T - prompt_length]``, or None.
+        maps: L arrays ``[H, T, T]``, or None.
+        edges: Edges of the mean over heads, one list per layer; or None.
+        edge_rule: Rule of these edges; None: unknown.
+        heads: Edges of each head, list ``layer * H + head``; or None.
+        head_threshold: Least weight of these; None: unknown.
+        layers: Numbers of the L layers in the model; None: all.
     """
 
     place: str
@@ -54,7 +51,7 @@ class StoredTrace:
 
 
 def pick_from_dataset(source: DatasetIndex, count: int, seed: int = 0) -> list[StoredTrace]:
-    """Return ``count`` random samples of a data set (all, if it has fewer).
+    """Return ``count`` random samples of a data set, or all if it has fewer.
 
     Raises:
         ShardError: A sample cannot be read; ``wdsbench verify`` lists what is damaged.
@@ -67,8 +64,8 @@ def pick_from_dataset(source: DatasetIndex, count: int, seed: int = 0) -> list[S
 def pick_from_raw(patterns: Sequence[str | Path], count: int, seed: int = 0) -> list[StoredTrace]:
     """Return ``count`` random traces of raw files.
 
-    No more than ``count`` files are read: files are drawn first, each as likely as any other, then
-    a trace in each, so that traces of short files are a little likelier.
+    At most ``count`` files are read. Files are drawn uniformly, then traces within each, so that
+    traces of short files are a little more likely.
 
     Raises:
         TraceError: A file cannot be read, or a trace in it is bad.
@@ -77,7 +74,7 @@ def pick_from_raw(patterns: Sequence[str | Path], count: int, seed: int = 0) -> 
     random = np.random.default_rng(seed)
     files = expand_patterns(patterns)
     drawn = random.integers(0, len(files), count).tolist()
-    if count >= len(files):  # every file has its share
+    if count >= len(files):  # at least one trace of every file
         drawn = [*range(len(files)), *drawn[: count - len(files)]]
     picked: list[StoredTrace] = []
     for number in sorted(set(drawn)):
@@ -85,7 +82,7 @@ def pick_from_raw(patterns: Sequence[str | Path], count: int, seed: int = 0) -> 
         wanted = drawn.count(number)
         for place, trace in enumerate(read_traces(files[number])):
             slot = place if place < wanted else int(random.integers(0, place + 1))
-            if slot < wanted:  # algorithm R: every trace is as likely
+            if slot < wanted:  # algorithm R: all traces are equally likely
                 kept[slot : slot + 1] = [_from_raw(trace)]
         picked += kept
     return picked

@@ -1,4 +1,4 @@
-"""The work of an extraction: batch after batch, file after file, with or without a journal."""
+"""The batches and files of an extraction, with or without a journal."""
 
 from __future__ import annotations
 
@@ -28,21 +28,14 @@ from wdsbench.progress import Progress
 from wdsbench.traces.write import write_traces
 
 _ONE_THREAD_PARAMETERS: Final = 20_000_000
-#: After this many failures and no trace the model is at fault, not the questions.
+#: Failures without any trace after which the model is the likely cause.
 _MAX_FAILURES: Final = 64
 _COUNTS: Final = ("tokens", "empty", "unfinished", "wide")
 
 
 @dataclass(frozen=True)
 class Job:
-    """Model, tokenizer and options of an extraction.
-
-    Attributes:
-        model: The model.
-        tokenizer: Its tokenizer.
-        reader: The second pass.
-        options: Options of the extraction.
-    """
+    """Model, tokenizer, second pass and options of an extraction."""
 
     model: Any
     tokenizer: Any
@@ -51,16 +44,14 @@ class Job:
 
     @property
     def records_failures(self) -> bool:
-        """True if a failed trace leaves the others alone."""
+        """True if failures are recorded, False if they are raised."""
         return self.options.on_error == "record"
 
 
 class FileSink(Protocol):
     """Processes trace files as soon as they are complete, in their order.
 
-    Attributes:
-        destination: Where the content of the files goes. Once files were removed, the extraction
-            can be resumed with the same destination only.
+    After a file was removed, the extraction can be resumed only with the same ``destination``.
     """
 
     destination: str
@@ -85,14 +76,10 @@ class ExtractRun:
     """Progress of an extraction.
 
     Attributes:
-        out_dir: Folder of the trace files.
-        file_format: End of their names.
-        failures: Failures so far: refused prompts first, then those of the batches.
+        failures: Refused prompts, then failures of the batches.
         refused: Number of refused prompts.
-        sink: Receives complete files.
-        journal: Journal of the run.
         counts: Sums over traces.
-        numbers: Numbers of the files written, in their order.
+        numbers: Numbers of the files written.
         removed: Numbers of the files removed.
         traces: Number of traces.
         resumed: Number of traces of an earlier run.
@@ -116,7 +103,7 @@ class ExtractRun:
         return [self.path_of(number) for number in self.numbers if number not in self.removed]
 
     def path_of(self, number: int) -> Path:
-        """Return the path of a trace file."""
+        """Return the path of trace file ``number``."""
         return self.out_dir / batch_file(number, self.file_format)
 
     def add(self, record: BatchRecord) -> None:
@@ -218,7 +205,7 @@ def run_batches(
 
 
 def _answer(job: Job, batch: PromptBatch) -> tuple[BatchRecord, list[dict[str, Any]]]:
-    """Return what the batch gives, and its traces."""
+    """Return the record of a batch and its traces."""
     traces: list[dict[str, Any]] = []
     record = BatchRecord(batch.number, batch.file, [], [], dict.fromkeys(_COUNTS, 0))
     for ask, item, outcome in _outcomes(job, batch.asks):
@@ -240,12 +227,12 @@ def _answer(job: Job, batch: PromptBatch) -> tuple[BatchRecord, list[dict[str, A
 def _outcomes(
     job: Job, asks: Sequence[Ask]
 ) -> Iterator[tuple[Ask, Answered | None, dict[str, Any] | ModelError]]:
-    """Yield each ask with its answer, and its raw trace or why there is none.
+    """Yield each ask with its answer and its raw trace or error.
 
-    What does not fit in the GPU's memory together is tried one by one.
+    A batch that does not fit in the GPU's memory is repeated one by one.
     """
     try:
-        yield from _together(job, asks)
+        yield from _outcomes_together(job, asks)
         return
     except torch.OutOfMemoryError as error:
         if len(asks) == 1 or not job.records_failures:
@@ -260,7 +247,7 @@ def _outcomes(
         yield from _outcomes(job, [ask])
 
 
-def _together(
+def _outcomes_together(
     job: Job, asks: Sequence[Ask]
 ) -> list[tuple[Ask, Answered, dict[str, Any] | ModelError]]:
     answers = generate(
@@ -285,11 +272,11 @@ def failure_of(ask: Ask, reason: str) -> Failure:
 
 @contextmanager
 def threads_for(model: Any) -> Iterator[None]:
-    """Let a small model on the CPU run in one thread, and put torch's setting back after it.
+    """Run a small model on the CPU in one thread; restore torch's setting afterwards.
 
-    Its operations are shorter than waking a second thread takes, and OpenMP's threads spin while
-    they wait: measured on two cores with other work on them, 500 questions to 1.2 M parameters
-    took 15 s with two threads and 2.3 s with one.
+    Its operations take less time than waking a second thread, and OpenMP's threads spin while they
+    wait. Measured on two busy cores, 500 questions to 1.2 M parameters took 15 s with two threads
+    and 2.3 s with one.
     """
     threads = torch.get_num_threads()
     if model.device.type == "cpu" and model.num_parameters() < _ONE_THREAD_PARAMETERS:
