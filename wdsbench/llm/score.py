@@ -6,8 +6,8 @@
 If a question has several answers, a column ``trace`` (0, 1, ...) follows ``question_id``. Traces
 without a number of their own are numbered as in packing: in order of appearance in the files, which
 are sorted by path. Score the files that are packed in one run, since packing refuses rows that may
-belong to another trace (module ``pack.labels``). Packing uses ``abstained`` as a score only if it is
-named.
+belong to another trace (module ``pack.labels``). Packing uses ``abstained`` as a score only on
+request.
 
 The scores of single files (``score_part``) can be joined (``join_parts``) to the bytes of one run
 over all files.
