@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from train.planted import Opened, store
 from train.searches import QUICK, SAMPLES, Killed, killing, run
+from trials import FULL
 
 from wdsbench.errors import DetectorError, StoppedError
 from wdsbench.train.checkpoint import load_detector
@@ -29,17 +30,24 @@ def test_what_the_data_lack_is_said_before_anything_is_trained(tmp_path: Path) -
     assert list(results.config["search"]) == ["lstm"]
 
 
+@pytest.mark.trials
 def test_each_detector_is_trained_with_the_settings_found_for_it(tmp_path: Path) -> None:
     searches: list[SearchResult] = []
     opened = Opened()
-    names = ("lstm", "gnn")
+    names, count = ("lstm", "gnn"), 3 if FULL else 2
 
     def on_search(found: SearchResult) -> None:
         assert "test" not in [asked["split"] for asked in opened.calls]
         searches.append(found)
 
     results = search_and_train(
-        store(SAMPLES).folder, names, tmp_path, QUICK, 3, open_loader=opened, on_search=on_search
+        store(SAMPLES).folder,
+        names,
+        tmp_path,
+        QUICK,
+        count,
+        open_loader=opened,
+        on_search=on_search,
     )
     assert [found.detector for found in searches] == list(names)
     written = json.loads((tmp_path / "results.json").read_text())["config"]
@@ -49,7 +57,7 @@ def test_each_detector_is_trained_with_the_settings_found_for_it(tmp_path: Path)
         assert best is not None
         assert written["search"][found.detector] == {
             "settings": best.settings,
-            "trials": 3,
+            "trials": count,
             "val_auroc": best.val_auroc,
         }
         # The same seed, the same fit: it ends where the trial ended.

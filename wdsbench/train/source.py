@@ -80,11 +80,13 @@ class Source:
         config = self.config
         layers = config.layers if layers is None else layers
         reads_states = "hidden" in needs.fields
+        # Every trace has a "last" token, also where it is unknown whose states are stored.
+        arguments = needs.arguments() if reads_states else needs.arguments() | {"tokens": "last"}
         try:
             loader = self.open_loader(
                 self.shards,
                 split=split,
-                **needs.arguments(),
+                **arguments,
                 layers=None if layers is None else list(layers),
                 batch_size=config.batch_size,
                 shuffle=config.shuffle if shuffled else 0,
