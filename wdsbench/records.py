@@ -20,19 +20,19 @@ class Trace:
     Attributes:
         question_id: The question's id, always ``str``.
         hidden: float16, float32 or float64 ``[L, t, D]``: states of the last t tokens. t is T, or
-            T - prompt_length where only the answer's were saved, or 1 where only the last one's.
+            T - prompt_length if only the answer's states were saved, or 1 (last token only).
         attentions: L arrays ``[H, T, T]`` of a float dtype (row i: what token i attends to), or
             None.
-        tokens: int64 ``[T]`` token ids, prompt and answer as one sequence, the answer last; empty
-            where the source has none.
+        tokens: int64 ``[T]`` token ids of the prompt, then of the answer; empty if the source has
+            none.
         token_texts: T decoded tokens, or empty.
         answer: The generated answer as text.
         prompt_length: Tokens of the prompt, or None if unknown; never guessed.
         token_logprobs: float32 ``[T - prompt_length]``, natural log, one for each answer token; or
             None.
         trace_number: Number of the trace among those of its question, or None if unknown.
-        label: 1.0 hallucinated, 0.0 right, None where the file carries no label.
-        graphs: Per-layer edges where the source holds graphs instead of attention maps, or None.
+        label: 1.0 hallucinated, 0.0 right, None if the file has no label.
+        graphs: Per-layer edges if the source holds graphs instead of attention maps, or None.
         reduced: Reduced attention maps, or None.
         layers: The L layers' numbers in the model, ascending, from 0; None: all.
         file: Path of the raw file.
@@ -59,7 +59,7 @@ class Trace:
 
     @property
     def num_tokens(self) -> int:
-        """T; without token ids the number of states, which are then those of all tokens."""
+        """T; without token ids the number of states, since then every token has one."""
         return self.tokens.size or self.hidden.shape[1]
 
 
@@ -140,8 +140,8 @@ class Batch:
     Attributes:
         hidden: float32 ``[B, L, D]`` (one token), ``[B, L, k, D]``, ``[B, L, Tmax, D]`` (pad) or
             ``[L, sum T, D]`` (jagged).
-        hidden_scale: float32 factors that ``hidden`` (or ``graph.x``) is still to be multiplied by,
-            on its way to the device that widens it; None in batches that a loader yields.
+        hidden_scale: float32 factors by which ``hidden`` (or ``graph.x``) is multiplied on the
+            device that widens it; None in batches that a loader yields.
         lengths: int64 ``[B]``: tokens of each sample in ``hidden`` if they vary.
         offsets: int64 ``[B + 1]``: start of each sample on the token axis (jagged).
         label: float32 ``[B]``: 1 hallucinated, 0 right, NaN unknown.

@@ -263,7 +263,7 @@ def test_layers_of_different_heads_cannot_be_reduced() -> None:
     stack = Stack(3, 2)
     with maps.collect(stack):
         stack(torch.zeros(1, 4))
-    with pytest.raises(ModelError, match="question a: layers of 2 and 3 heads"):
+    with pytest.raises(ModelError, match="question a: layers have 2 and 3 heads"):
         maps.raw(0)
 
 

@@ -78,7 +78,7 @@ def test_a_weight_that_is_no_probability_is_named_by_layer(kind: str) -> None:
 
 def test_parts_of_different_heads_do_not_join() -> None:
     parts = [reduce_maps(make_maps(4, heads=h), ALL, prompt_length=None) for h in (2, 3)]
-    with pytest.raises(MapError, match="layers of 2 and 3 heads"):
+    with pytest.raises(MapError, match="layers have 2 and 3 heads"):
         join_layers(parts)
 
 

@@ -174,7 +174,7 @@ def test_states_of_the_answer_only(prompt: int, stacked: bool) -> None:
 @pytest.mark.parametrize(
     ("said", "states", "prompt", "words"),
     [
-        ("answer", 3, 1, "3 tokens beside 5 tokens and states_of 'answer'; expected 4"),
+        ("answer", 3, 1, "hidden_states has 3 of 5 tokens with states_of 'answer'; expected 4"),
         ("answer", 3, None, "expected those of the answer, with its prompt_length"),
         ("last", 2, 3, "and states_of 'last'; expected 1"),
         ("all", 1, 3, "and states_of 'all'; expected 5"),
@@ -200,7 +200,7 @@ def test_states_of_any_other_number_of_tokens(states: int, prompt: int | None) -
     """None is guessed: what is there must be all, the last, or said to be the answer's."""
     if states == TOKENS:
         return
-    allowed = f"{states} tokens beside 5 tokens; expected 5, or 1 (the last token)"
+    allowed = f"hidden_states has {states} of 5 tokens; expected 5, or 1 (the last token)"
     if prompt is not None and states == TOKENS - prompt:
         allowed += f"; or {states} with states_of 'answer', if"
     with pytest.raises(TraceError, match=re.escape(allowed)):

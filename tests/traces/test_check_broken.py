@@ -68,9 +68,9 @@ BROKEN: list[tuple[str, dict[str, Any], str]] = [
     ("ragged lists", {"hidden_states": [[[1.0], [2.0, 3.0]]] * 3}, "cannot be read as one array"),
     ("too many axes", {"hidden_states": np.zeros((3, 2, 5, 4), "f4")}, "shape (3, 2, 5, 4)"),
     ("too few axes", {"hidden_states": np.zeros(4, "f4")}, "shape (4,)"),
-    ("no features", {"hidden_states": np.zeros((3, 5, 0), "f4")}, "none of them 0"),
-    ("states short of a token", {"hidden_states": STATES[:, :-1]}, "4 tokens beside 5 tokens"),
-    ("states too long", {"hidden_states": STATES.repeat(2, 1)}, "10 tokens beside 5 tokens"),
+    ("no features", {"hidden_states": np.zeros((3, 5, 0), "f4")}, "each at least 1"),
+    ("states short of a token", {"hidden_states": STATES[:, :-1]}, "has 4 of 5 tokens"),
+    ("states too long", {"hidden_states": STATES.repeat(2, 1)}, "has 10 of 5 tokens"),
     (
         "NaN, float16",
         {"hidden_states": with_nan(STATES, "f2")},
@@ -87,9 +87,13 @@ BROKEN: list[tuple[str, dict[str, Any], str]] = [
         "hidden_states, layer 2, holds NaN",
     ),
     ("NaN in attention", {"attentions": with_nan(MAPS, "f2")}, "attentions, layer 2, holds NaN"),
-    ("layer counts", {"attentions": MAPS[:1]}, "3 layers of hidden_states beside 1 of attentions"),
-    ("more attention", {"hidden_states": STATES[:2]}, "2 layers of hidden_states beside 3"),
-    ("attention of T - 1", {"attentions": MAPS[..., :-1, :-1]}, "(2, 4, 4) beside 5 tokens"),
+    ("layer counts", {"attentions": MAPS[:1]}, "hidden_states has 3 layers, attentions 1;"),
+    ("more attention", {"hidden_states": STATES[:2]}, "hidden_states has 2 layers, attentions 3;"),
+    (
+        "attention of T - 1",
+        {"attentions": MAPS[..., :-1, :-1]},
+        "(2, 4, 4), the trace has 5 tokens",
+    ),
     (
         "attention of 3 axes",
         {"attentions": MAPS[:, 0]},
@@ -106,13 +110,13 @@ BROKEN: list[tuple[str, dict[str, Any], str]] = [
     ("prompt length float", {"prompt_length": 3.0}, "prompt_length is 3.0; expected an integer"),
     ("prompt length bool", {"prompt_length": True}, "prompt_length is True"),
     ("texts joined", {"tokens_decoded": "t0t1"}, "tokens_decoded is a str"),
-    ("texts short", {"tokens_decoded": ["a"] * 4}, "4 entries beside 5 tokens"),
+    ("texts short", {"tokens_decoded": ["a"] * 4}, "4 entries, the trace 5 tokens"),
     ("texts are bytes", {"tokens_decoded": [b"a"] * 5}, "one text a token"),
     ("answer is a list", {"generated_answer_clean": ["a"]}, "generated_answer_clean is a list"),
     (
         "log-probs count",
         {"token_logprobs": LOGPROBS[:1]},
-        "shape (1,) beside 3 prompt and 2 answer",
+        "shape (1,) for 3 prompt and 2 answer",
     ),
     ("log-probs NaN", {"token_logprobs": [float("nan"), -1.0]}, "NaN or a value above 0"),
     ("probabilities", {"token_logprobs": [0.5, 0.1]}, "NaN or a value above 0"),
@@ -159,5 +163,5 @@ def test_broken_traces(changes: dict[str, Any], words: str) -> None:
 
 
 def test_not_a_dict() -> None:
-    with pytest.raises(TraceError, match="a trace is a dict, this is a list"):
+    with pytest.raises(TraceError, match="the trace is a list; expected a dict"):
         check_trace([1, 2], "a.pkl", 0)  # type: ignore[arg-type]

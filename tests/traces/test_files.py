@@ -52,7 +52,7 @@ def test_a_file_of_traces_in_no_known_form_is_named_with_all_that_are(tmp_path: 
     assert caught.value.file == str(tmp_path / "b.jsonl")
 
 
-def test_a_name_with_brackets_is_taken_literally(tmp_path: Path) -> None:
+def test_a_name_with_brackets_is_literal(tmp_path: Path) -> None:
     touch(tmp_path, "run[1].pkl")
     assert names(tmp_path, "run[1].pkl") == ["run[1].pkl"]
 

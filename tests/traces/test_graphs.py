@@ -116,12 +116,12 @@ BROKEN: list[tuple[str, Any, str]] = [
     ("integer states", [graph([], x=torch.ones(3, 4).long())], "x has dtype int64"),
     ("states of one axis", [graph([], x=torch.ones(3))], r"x has dtype float32 and shape \(3,\)"),
     ("float index", [graph([(0, 1, 0.5)], edge_index=torch.ones(2, 1))], "edge_index has dtype"),
-    ("beyond the tokens", [graph([(0, 3, 0.5)])], r"runs from 0 to 3; expected 0 \.\. 2"),
-    ("before the tokens", [graph([(-1, 1, 0.5)])], "runs from -1 to 1"),
-    ("counts", [graph([(0, 1, 0.5)], edge_attr=torch.ones(2, 1))], "beside edge_attr of 2"),
-    ("scores", [graph([(0, 1, 3.5)])], "runs from 3.5 to 3.5; attention is 0 to 1"),
+    ("beyond the tokens", [graph([(0, 3, 0.5)])], r"edge_index is 0 to 3; expected 0 \.\. 2"),
+    ("before the tokens", [graph([(-1, 1, 0.5)])], "edge_index is -1 to 1"),
+    ("counts", [graph([(0, 1, 0.5)], edge_attr=torch.ones(2, 1))], "edge_attr 2 values"),
+    ("scores", [graph([(0, 1, 3.5)])], "edge_attr is 3.5 to 3.5; attention is 0 to 1"),
     ("NaN weight", [graph([(0, 1, float("nan"))])], "attention is 0 to 1"),
-    ("both ways", [graph([(0, 1, 0.5), (1, 0, 0.5)])], "tokens 0 and 1 are joined twice"),
+    ("both ways", [graph([(0, 1, 0.5), (1, 0, 0.5)])], "tokens 0 and 1 have two edges"),
     ("unequal layers", [graph([]), graph([], x=torch.ones(2, 4))], "differ in the shape of x"),
     ("NaN state", [graph([], x=torch.full((3, 4), torch.nan))], "layer 0, holds NaN"),
 ]
@@ -140,8 +140,8 @@ def test_no_other_class_of_pyg(tmp_path: Path) -> None:
         list(read_traces(saved(tmp_path / "a.pt", [[HeteroData()]])))
 
 
-def test_counts_beside_graphs(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="1 question_ids beside 2 graphs"):
+def test_graphs_need_as_many_ids(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="1 question_ids and 2 graphs"):
         list(read_traces(saved(tmp_path / "a.pt", [[graph([])]] * 2, question_ids=["a"])))
 
 

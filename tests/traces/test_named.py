@@ -215,7 +215,7 @@ BROKEN_SAFETENSORS: list[tuple[str, bytes, str]] = [
     ("huge header", struct.pack("<Q", 2**63) + b"{}", "a header of 9223372036854775808 bytes"),
     ("no JSON", struct.pack("<Q", 2) + b"{!", "the header is not JSON"),
     ("no object", struct.pack("<Q", 2) + b"[]", "the header is no JSON object"),
-    ("other names", st({"weight": entry("F16", [0], 0, 0)}), "no array is named like a part"),
+    ("other names", st({"weight": entry("F16", [0], 0, 0)}), "no array has the name of a part"),
     ("no entry", st({"tokens": 3}), "tensor tokens: needs dtype"),
     ("beyond the end", st({"tokens": entry("I64", [1], 0, 8)}), "bytes 0 to 8 of shape"),
     ("backwards", st({"tokens": entry("I64", [1], 8, 0)}, bytes(8)), "bytes 8 to 0 of shape"),
@@ -226,7 +226,7 @@ BROKEN_SAFETENSORS: list[tuple[str, bytes, str]] = [
     (
         "mixed names",
         st({"tokens": entry("I64", [0], 0, 0), "0.tokens": entry("I64", [0], 0, 0)}),
-        "are mixed with names without",
+        "are mixed with names without one",
     ),
     (
         "layers with a gap",
@@ -288,9 +288,9 @@ BROKEN_NPZ: list[tuple[str, Callable[[Path], bytes], str]] = [
     ("cut", lambda p: whole(p)[:-9], "not a readable .npz file"),
     ("flipped bit", lambda p: flipped(whole(p), 300), "checksum is wrong"),
     ("objects", lambda p: npz(p, tokens=np.array([None])), "has dtype object"),
-    ("other names", lambda p: npz(p, weight=1), "no array is named like a part"),
-    ("no npy", lambda p: with_member(p, "tokens.npy", b"abc"), "tokens.npy is no npy file"),
-    ("huge", lambda p: with_member(p, "tokens.npy", HUGE_NPY), "0 bytes for float64 of shape"),
+    ("other names", lambda p: npz(p, weight=1), "no array has the name of a part"),
+    ("no npy", lambda p: with_member(p, "tokens.npy", b"abc"), "tokens.npy is not an npy file"),
+    ("huge", lambda p: with_member(p, "tokens.npy", HUGE_NPY), "0 bytes of data; float64 of shape"),
     ("meta", lambda p: with_member(p, "meta.json", b"{"), "meta.json is not JSON"),
 ]
 

@@ -64,7 +64,7 @@ def test_written_and_read_back(tmp_path: Path) -> None:
     write_traces(tmp_path / "a.pkl.gz", [make_raw(reduced_attention=make_reduced())])
     (trace,) = read_traces(tmp_path / "a.pkl.gz")
     assert_is_reduced(trace.reduced)
-    assert trace.attentions is not None  # both may stand in a trace
+    assert trace.attentions is not None  # a trace may hold both
 
 
 def test_same_values_same_bytes(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_no_edges_at_all() -> None:
 
 
 def test_one_state_more_is_the_embedding() -> None:
-    """As beside maps: L + 1 hidden states beside L layers of attention."""
+    """As with maps: L + 1 hidden states and L layers of attention."""
     states = np.arange((LAYERS + 1) * TOKENS * 4, dtype=np.float32).reshape(-1, TOKENS, 4)
     trace = checked(make_reduced(), hidden_states=states)
     assert trace.remarks == (check.REMARK_EMBEDDING_STATE,)
@@ -150,7 +150,7 @@ def changed(name: str, place: Any, value: Any) -> dict[str, Any]:
 
 
 def swapped() -> dict[str, Any]:
-    """Return edges of which two, in layer 1, stand in the wrong order."""
+    """Return edges of which two, in layer 1, are in the wrong order."""
     reduced = make_reduced()
     first = int(reduced["edges_ptr"][1])
     reduced["edges_index"][:, [first, first + 1]] = reduced["edges_index"][:, [first + 1, first]]
@@ -176,21 +176,29 @@ EDGE_COUNT = int(REDUCED.edges.pointer[-1])  # type: ignore[union-attr]
 # (how it is broken, the dict, words of the error)
 BROKEN: list[tuple[str, Any, str]] = [
     ("a list", [1], "is a list; expected a dict"),
-    ("empty", {}, "num_heads is None; expected an integer of 1 or more"),
+    ("empty", {}, "num_heads is None; expected an integer of at least 1"),
     ("no kind", {"num_heads": 2}, "holds none of edges_index, heads_index, sketch"),
     ("heads 0", make_reduced(num_heads=0), "num_heads is 0"),
     ("heads True", make_reduced(num_heads=True), "num_heads is True"),
     ("heads text", make_reduced(num_heads="2"), "num_heads is '2'"),
     ("heads array", make_reduced(num_heads=np.ones((3, 3))), "num_heads is an array of shape"),
-    ("no weight", make_reduced(edges_weight=None), "holds no edges_weight; edges_index, edges"),
-    ("no pointer", make_reduced(heads_ptr=None), "holds no heads_ptr; heads_index, heads_weight"),
-    ("no rule", make_reduced(edge_rule=None), "edge_rule is None beside edges; expected"),
-    ("rule a number", make_reduced(edge_rule=0.35), "edge_rule is 0.35 beside edges"),
+    (
+        "no weight",
+        make_reduced(edges_weight=None),
+        "lacks edges_weight; expected all of edges_index",
+    ),
+    (
+        "no pointer",
+        make_reduced(heads_ptr=None),
+        "lacks heads_ptr; expected all of heads_index, heads",
+    ),
+    ("no rule", make_reduced(edge_rule=None), "edge_rule of edges is None; expected"),
+    ("rule a number", make_reduced(edge_rule=0.35), "edge_rule of edges is 0.35"),
     ("rule unknown", make_reduced(edge_rule="best:3"), "edge rule 'best:3' is not top:SHARE"),
-    ("no threshold", make_reduced(head_threshold=None), "head_threshold is None beside heads"),
-    ("threshold 2", make_reduced(head_threshold=2.0), "head_threshold is 2.0 beside heads"),
-    ("threshold NaN", make_reduced(head_threshold=np.nan), "head_threshold is nan beside heads"),
-    ("threshold text", make_reduced(head_threshold="0.1"), "head_threshold is '0.1' beside"),
+    ("no threshold", make_reduced(head_threshold=None), "head_threshold of heads is None"),
+    ("threshold 2", make_reduced(head_threshold=2.0), "head_threshold of heads is 2.0"),
+    ("threshold NaN", make_reduced(head_threshold=np.nan), "head_threshold of heads is nan"),
+    ("threshold text", make_reduced(head_threshold="0.1"), "head_threshold of heads is '0.1'"),
     (
         "signed index",
         make_reduced(edges_index=make_reduced()["edges_index"].astype(np.int64)),
@@ -276,7 +284,7 @@ BROKEN: list[tuple[str, Any, str]] = [
     (
         "sketch of other tokens",
         make_reduced(sketch=make_reduced()["sketch"][:, :, 1:]),
-        f"expected [layers, {HEADS}, {TOKENS}, 4] beside {HEADS} heads and {TOKENS} tokens",
+        f"expected [layers, {HEADS}, {TOKENS}, 4] for {HEADS} heads and {TOKENS} tokens",
     ),
     ("sketch of no layer", make_reduced(sketch=np.empty((0, 2, 5, 4), np.float16)), "sketch has"),
     (
@@ -306,8 +314,8 @@ def test_broken_forms(reduced: Any, words: str) -> None:
 
 def test_layers_of_everything_agree() -> None:
     maps = make_raw()["attentions"]
-    with pytest.raises(TraceError, match="reduced_attention is of 3 layers beside 2 of attentions"):
+    with pytest.raises(TraceError, match="reduced_attention has 3 layers, attentions 2;"):
         checked(make_reduced(), attentions=maps[:2])
     states = np.zeros((LAYERS + 2, TOKENS, 4), np.float16)
-    with pytest.raises(TraceError, match="5 layers of hidden_states beside 3 of attentions"):
+    with pytest.raises(TraceError, match="hidden_states has 5 layers, attentions 3;"):
         checked(make_reduced(), hidden_states=states)

@@ -122,7 +122,7 @@ def test_raw_trace(protocol: int) -> None:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_what_extractors_note_beside_arrays(protocol: int) -> None:
+def test_plain_values_of_extractors(protocol: int) -> None:
     """Factories of missing keys are forgotten; what is torch's own comes as plain values."""
     trace: dict[str, Any] = defaultdict(list, question_id="q")
     counts: dict[str, Any] = defaultdict(int, a=1)
@@ -246,9 +246,9 @@ HOSTILE: list[tuple[str, bytes, str]] = [
     (
         "bytearray of a size",
         b"\x80\x02c__builtin__\nbytearray\nM\xff\xff\x85R.",
-        "as pickle does it",
+        "as pickle does;",
     ),
-    ("set of a long range", b"\x80\x02c__builtin__\nset\nK\x05\x85R.", "as pickle does it"),
+    ("set of a long range", b"\x80\x02c__builtin__\nset\nK\x05\x85R.", "as pickle does;"),
     (
         "encode by another codec",
         b"\x80\x02c_codecs\nencode\nX\x01\0\0\0aX\x03\0\0\0hex\x86R.",

@@ -1,4 +1,4 @@
-"""Every bad file and trace is listed with its reason, and the check goes on."""
+"""Every bad file and trace is listed with its reason, and the check continues."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_traces_that_come_twice(tmp_path: Path) -> None:
     report = verify_raw([tmp_path])
     assert places(report) == [("b.pkl", 0, "q0"), ("b.pkl", 1, "q1")]
     assert "is the same trace as" in report.problems[0].detail
-    assert "has trace number 2, as has" in report.problems[1].detail
+    assert "has trace number 2, which" in report.problems[1].detail
 
 
 def test_preprocessed_sequences(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_preprocessed_sequences(tmp_path: Path) -> None:
     torch.save(content, tmp_path / "a.pt")
     (problem,) = verify_raw([tmp_path / "a.pt"]).problems
     assert problem.position is None
-    assert "1 question_ids beside 6 sequences" in problem.detail
+    assert "1 question_ids and 6 sequences" in problem.detail
 
 
 def test_a_pattern_that_matches_nothing(tmp_path: Path) -> None:

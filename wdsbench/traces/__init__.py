@@ -1,6 +1,6 @@
-"""Raw trace files in, checked ``Trace`` records out.
+"""Reading, checking and writing of raw trace files.
 
-Files are read without running anything that they name, and every trace passes the same checks;
+Files are read without running any code in them, and every trace passes the same checks, whose
 errors name file, trace and key. Memory is bounded by one pickle or, for files of named arrays, by
-one trace. Nothing here imports torch, except to read ``.pt`` files and pickled tensors.
+one trace. torch is imported only to read ``.pt`` files and pickled tensors.
 """

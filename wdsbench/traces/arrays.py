@@ -61,11 +61,7 @@ def as_array(value: object) -> NDArray[Any]:
 
 
 def has_nan(values: NDArray[Any]) -> bool:
-    """Return whether a float array holds a NaN; reads it once, block by block.
-
-    Args:
-        values: C-contiguous, in native byte order.
-    """
+    """Return whether a C-contiguous float array in native byte order holds a NaN."""
     flat = values.reshape(-1)
     for first in range(0, flat.size, _BLOCK_ELEMENTS):
         block = flat[first : first + _BLOCK_ELEMENTS]
@@ -86,9 +82,11 @@ def shown(value: object) -> str:
     return repr(value)
 
 
-def storable(text: str) -> str:
-    """Return ``text`` as UTF-8 can hold it.
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's text without its full stop, or the error's type."""
+    return str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
 
-    Lone surrogates, which a byte-level tokenizer may leave, become ``?``.
-    """
+
+def storable(text: str) -> str:
+    """Return ``text`` for UTF-8: lone surrogates, which tokenizers may leave, become ``?``."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")

@@ -1,7 +1,7 @@
 """Reduction of attention maps: edges of their mean, edges of every head, sketches.
 
-``pack`` reduces the maps of a raw trace, all layers at once; ``llm`` those of a running model,
-layer by layer. Both use these functions, and so give the same values bit for bit.
+``pack`` reduces all layers of a raw trace at once, ``llm`` each layer of a running model. Both use
+these functions, so their values are identical bit for bit.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class MapError(ValueError):
 
 @dataclass(frozen=True)
 class EdgeRule:
-    """Which predecessors of a token become edges: ``top:0.35`` (a share of them) or
-    ``threshold:0.01`` (a weight).
+    """The selection of edges among a token's predecessors: ``top:0.35`` keeps that share of them,
+    ``threshold:0.01`` those of at least that weight.
     """
 
     kind: str
@@ -38,10 +38,8 @@ class EdgeRule:
 
     @classmethod
     def parse(cls, text: str) -> EdgeRule:
-        """Return the rule that ``text`` names.
-
-        Raises:
-            ValueError: Not ``top:SHARE`` or ``threshold:WEIGHT`` with a number within 0..1.
+        """Return the rule; raise ValueError if ``text`` is not ``top:SHARE`` or
+        ``threshold:WEIGHT`` with a number within 0..1.
         """
         kind, _, value = text.partition(":")
         try:
@@ -70,11 +68,7 @@ class AttentionRules:
     head_threshold: float = HEAD_THRESHOLD
 
     def __post_init__(self) -> None:
-        """Check the words.
-
-        Raises:
-            ValueError: A value outside the vocabulary; the error lists the accepted values.
-        """
+        """Raise ValueError if a value is invalid."""
         for kind in self.kinds:
             if kind not in ATTENTION_KINDS:
                 raise ValueError(
@@ -91,7 +85,7 @@ class AttentionRules:
 
 
 def as_maps(attentions: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
-    """Return maps ``[H, T, T]`` as the C++ readers take them: C order, float16 or float32."""
+    """Return maps ``[H, T, T]`` as the C++ functions need them: C order, float16 or float32."""
     return [
         np.ascontiguousarray(layer, np.float16 if layer.dtype == np.float16 else np.float32)
         for layer in attentions
@@ -109,14 +103,14 @@ def reduce_maps(
     """Return the reductions of one trace's maps; ``full`` is ignored.
 
     Args:
-        maps: Layers one after the other, as :func:`as_maps` gives them.
+        maps: One map per layer, from :func:`as_maps`.
         rules: Kinds and their rules.
-        prompt_length: For the sketch's lookback; None: unknown.
-        threads: Layers at a time.
-        first_layer: Number of the first of ``maps``, for errors.
+        prompt_length: For the sketch's lookback ratio; None if unknown.
+        threads: Number of layers that are reduced at a time.
+        first_layer: Layer number of ``maps[0]``, for errors.
 
     Raises:
-        MapError: A weight is not finite, or no probability.
+        MapError: A weight is not finite, or not a probability.
     """
     heads, tokens = maps[0].shape[:2]
     edges = head_edges = sketch = None
@@ -147,7 +141,7 @@ def reduce_maps(
 
 
 def join_layers(parts: Sequence[ReducedAttention]) -> ReducedAttention:
-    """Return one trace's parts, reduced by the same rules, as one: layer after layer.
+    """Return the parts of one trace, reduced by the same rules, concatenated along the layers.
 
     Raises:
         MapError: Parts differ in heads, or have more edges than a pointer can count.
@@ -155,7 +149,7 @@ def join_layers(parts: Sequence[ReducedAttention]) -> ReducedAttention:
     first = parts[0]
     heads = sorted({part.num_heads for part in parts})
     if len(heads) > 1:
-        raise MapError(f"layers of {' and '.join(map(str, heads))} heads; expected one number")
+        raise MapError(f"layers have {' and '.join(map(str, heads))} heads; expected one number")
     sketches = [part.sketch for part in parts if part.sketch is not None]
     return ReducedAttention(
         num_layers=sum(part.num_layers for part in parts),
@@ -171,7 +165,7 @@ def join_layers(parts: Sequence[ReducedAttention]) -> ReducedAttention:
 def _lists(
     found: tuple[NDArray[np.uint32], NDArray[np.uint16], NDArray[np.uint32]], tokens: int
 ) -> EdgeLists:
-    """Return what the C++ functions give, indices in the narrowest type for ``tokens``."""
+    """Return a result of the C++ functions, with indices in the narrowest type for ``tokens``."""
     index, bits, pointer = found
     narrow = np.min_scalar_type(max(tokens - 1, 0))
     return EdgeLists(index.astype(narrow), bits.view(np.float16), pointer)
@@ -179,16 +173,9 @@ def _lists(
 
 def _check(edges: EdgeLists, layers: int, heads: int, first_layer: int, tokens: int) -> None:
     """Raise MapError if the weights are not attention probabilities."""
+    sizes = {"tokens": tokens, "layers": layers, "heads": heads, "first_layer": first_layer}
     try:
-        _core.check_edge_lists(
-            edges.index,
-            edges.weight,
-            edges.pointer,
-            tokens=tokens,
-            layers=layers,
-            heads=heads,
-            first_layer=first_layer,
-        )
+        _core.check_edge_lists(edges.index, edges.weight, edges.pointer, **sizes)
     except _core.FormatError as error:
         raise MapError(
             f"{error.detail}; save the attention probabilities, not the scores"
@@ -202,7 +189,7 @@ def _joined(parts: list[EdgeLists]) -> EdgeLists | None:
     pointer = np.concatenate([[0], np.cumsum(counts)])
     if pointer[-1] > _POINTER_MAX:
         raise MapError(
-            f"{pointer[-1]} edges in one trace; a pointer counts {_POINTER_MAX}: keep fewer, by"
+            f"one trace has {pointer[-1]} edges; the limit is {_POINTER_MAX}: keep fewer with"
             " --edge-rule or --head-threshold"
         )
     return EdgeLists(

@@ -3,28 +3,28 @@
 The raw format (L layers, T tokens of prompt and answer, H heads):
 
     hidden_states           L arrays [t, D], or one [L, t, D]; floats. States of the last t tokens:
-                            t is T, or 1 (only the last generation step was saved), or what
-                            states_of says
+                            t is T, or 1 (only the last generation step was saved), or given by
+                            states_of
     tokens                  T token ids
     question_id             text or integer
-    attentions              L arrays [H, T, T], or one [L, H, T, T]; may be missing
-    reduced_attention       dict of what was kept of the maps (module reduced); may be missing
-    tokens_decoded          T texts; may be missing
-    generated_answer_clean  text; may be missing
-    prompt_length           1 .. T - 1; may be missing: unknown, never guessed
-    token_logprobs          T - prompt_length natural logarithms; may be missing
-    trace_number, label     integer in 0 .. 2**32 - 1; 0 or 1; may be missing
-    layers                  L ascending integers: the layers' numbers in the model, from 0; may be
-                            missing: all of them
-    states_of               all, answer or last: of which tokens the states are; may be missing, but
-                            answer is never guessed: generate() returns as many states, each of the
-                            token before
-    packed_from             dict that ``wdsbench unpack`` adds: file, position and remarks that the
-                            data set held of the trace; may be missing
+    attentions              L arrays [H, T, T], or one [L, H, T, T]
+    reduced_attention       dict of reduced maps (module reduced)
+    tokens_decoded          T texts
+    generated_answer_clean  text
+    prompt_length           1 .. T - 1; never guessed
+    token_logprobs          T - prompt_length natural logarithms
+    trace_number, label     integer in 0 .. 2**32 - 1; 0 or 1
+    layers                  L ascending integers: the layers' numbers in the model, from 0; without
+                            it, all of them
+    states_of               all, answer or last: the tokens that the states belong to; answer is
+                            never guessed, since generate() returns as many states, each of the
+                            preceding token
+    packed_from             dict added by ``wdsbench unpack``: file, position and remarks of the
+                            trace in the data set
 
-Arrays are NumPy or torch. Other keys are ignored. Known variants are brought into this form and
-each change is a remark in the trace, worded the same for every trace so that remarks can be
-counted; anything else is a ``TraceError``.
+Only the first three keys are required; unknown keys are ignored. Arrays are NumPy or torch. Known
+variants are converted to this form; each conversion adds a remark, whose text is the same for every
+trace so that remarks can be counted. Anything else is a ``TraceError``.
 """
 
 from __future__ import annotations
@@ -71,15 +71,10 @@ _TRACE_NUMBER_MAX: Final = 2**32 - 1
 
 
 def check_trace(raw: Mapping[str, Any], file: str, position: int) -> Trace:
-    """Return the raw trace, checked, as a ``Trace``.
+    """Return the raw dict at ``position`` (from 0) of ``file``, checked, as a ``Trace``.
 
     Its float arrays are C-contiguous and in native byte order; dtypes float16, float32 and float64
     are kept. They may share memory with ``raw`` and may be read-only.
-
-    Args:
-        raw: The raw dict.
-        file: The raw file, for the record and for errors.
-        position: The trace's place in that file, from 0.
 
     Raises:
         TraceError: A required key is missing, or a value has the wrong type, dtype, shape or range,
@@ -89,7 +84,7 @@ def check_trace(raw: Mapping[str, Any], file: str, position: int) -> Trace:
 
 
 class _Checker:
-    """Checks one trace: collects remarks, and adds the place to errors."""
+    """Checks one trace, collects its remarks, and adds its place to errors."""
 
     def __init__(self, raw: object, file: str, position: int) -> None:
         self.file = file
@@ -98,11 +93,13 @@ class _Checker:
         self.remarks: dict[str, None] = {}  # a set that keeps its order
         if not isinstance(raw, Mapping):
             raise self.error(
-                f"a trace is a dict, this is a {type(raw).__name__}; save a list of dicts."
+                f"the trace is a {type(raw).__name__}; expected a dict: save a list of dicts."
             )
         self.raw = raw
         self.origin, self.origin_remarks = origin_of(raw.get("packed_from"))
-        self.question_id = self.checked_question_id() if "question_id" in raw else None
+        if "question_id" in raw:
+            with self.located():
+                self.question_id = question_id_text(scalar(raw["question_id"]))
         missing = [key for key in _REQUIRED if raw.get(key) is None]
         if missing:
             keys = ", ".join(sorted(map(str, raw))) or "none"
@@ -117,7 +114,7 @@ class _Checker:
 
     @contextlib.contextmanager
     def located(self) -> Iterator[None]:
-        """Turn a ValueError into an error that names the trace."""
+        """Convert a ValueError to an error that names the trace."""
         try:
             yield
         except ValueError as error:
@@ -169,19 +166,17 @@ class _Checker:
             return trace
         return UnpackedTrace(**{**vars(trace), "remarks": self.origin_remarks}, origin=self.origin)
 
-    def checked_question_id(self) -> str:
-        value = scalar(self.raw["question_id"])
-        try:
-            return question_id_text(value)
-        except ValueError as error:
-            raise self.error(str(error)) from error
-
-    def tokens(self) -> NDArray[np.int64]:
+    def vector(self, name: str) -> NDArray[Any]:
+        """Return the value of a key as an array without a batch axis of 1."""
         with self.located():
-            values = whole_array("tokens", self.raw["tokens"])
+            values = whole_array(name, self.raw[name])
         if values.ndim == 2 and values.shape[0] == 1:
             self.remark(REMARK_BATCH_AXIS)
             values = values[0]
+        return values
+
+    def tokens(self) -> NDArray[np.int64]:
+        values = self.vector("tokens")
         if self.origin is not None and values.size == 0:
             return np.empty(0, np.int64)
         if values.dtype.kind not in "iu" or values.ndim != 1 or values.size == 0:
@@ -192,14 +187,12 @@ class _Checker:
         return values.astype(np.int64)
 
     def hidden_states(self) -> NDArray[Any]:
-        """Return ``[L, t, D]``; t is compared with the tokens later."""
+        """Return ``[L, t, D]``; t is checked later."""
         layers = self.layers("hidden_states", axes=2)
-        if layers.ndim == 2:  # [L, D]: one vector a layer
-            layers = layers[:, None, :]
-        return layers
+        return layers[:, None, :] if layers.ndim == 2 else layers  # [L, D]: one vector per layer
 
     def attentions(self, token_count: int) -> list[NDArray[Any]] | None:
-        """Return L arrays ``[H, T, T]``; ``[H, 1, t]`` if only the last token's were saved."""
+        """Return L arrays ``[H, T, T]``, or ``[H, 1, t]`` of the last token only."""
         value = self.raw.get("attentions")
         if value is None or (isinstance(value, list | tuple) and not value):
             return None
@@ -208,8 +201,8 @@ class _Checker:
         # The last generation step alone has one row, and no column for the token it produced.
         if rows != 1 and (rows, columns) != (token_count, token_count):
             raise self.error(
-                f"attentions of a layer have shape {layers.shape[1:]} beside {token_count} tokens; "
-                f"expected [heads, {token_count}, {token_count}]."
+                f"attentions of a layer have shape {layers.shape[1:]}, the trace has {token_count}"
+                f" tokens; expected [heads, {token_count}, {token_count}]."
             )
         return list(layers)
 
@@ -223,8 +216,8 @@ class _Checker:
             raise self.error(f"reduced_attention: {error}.") from error
         if maps is not None and maps != reduced.num_layers:
             raise self.error(
-                f"reduced_attention is of {reduced.num_layers} layers beside {maps} of"
-                " attentions; expected the same number."
+                f"reduced_attention has {reduced.num_layers} layers, attentions {maps}; expected"
+                " the same number."
             )
         return reduced
 
@@ -237,43 +230,42 @@ class _Checker:
         return stacked
 
     def matched_layers(self, hidden: NDArray[Any], attention_layers: int | None) -> NDArray[Any]:
-        """Return as many layers of states as there are of attention."""
-        if attention_layers is not None and len(hidden) != attention_layers:
-            if len(hidden) != attention_layers + 1:
-                raise self.error(
-                    f"{len(hidden)} layers of hidden_states beside {attention_layers} of"
-                    " attentions; expected as many, or one more (the embedding output first)."
-                )
-            self.remark(REMARK_EMBEDDING_STATE)
-            hidden = hidden[1:]
-        return hidden
+        """Return the states of the layers that have attention."""
+        if attention_layers is None or len(hidden) == attention_layers:
+            return hidden
+        if len(hidden) != attention_layers + 1:
+            raise self.error(
+                f"hidden_states has {len(hidden)} layers, attentions {attention_layers}; expected"
+                " the same number, or one more (the embedding output first)."
+            )
+        self.remark(REMARK_EMBEDDING_STATE)
+        return hidden[1:]
 
     def check_states(self, states: int, token_count: int, prompt_length: int | None) -> None:
-        """Check that the states are those of all tokens, of the answer's, or of the last."""
+        """Check that the states belong to all tokens, the answer, or the last token."""
+        states_of = scalar(self.raw.get("states_of"))
         with self.located():
-            kept = tokens_of_states(
-                scalar(self.raw.get("states_of")), states, token_count, prompt_length
-            )
+            kept = tokens_of_states(states_of, states, token_count, prompt_length)
         if kept == "answer":
             self.remark(REMARK_ANSWER_STATES)
         elif kept == "last":
             self.remark(REMARK_LAST_TOKEN_STATES)
 
     def model_layers(self, count: int) -> tuple[int, ...] | None:
-        """Return which of the model's layers the ``count`` are; None: all of them."""
+        """Return the numbers of the ``count`` layers in the model; None for all layers."""
         value = self.raw.get("layers")
         if value is None:
             return None
         with self.located():
             values = whole_array("layers", value)
-        allowed = f"expected {count} ascending integers, one for each layer that is there, from 0"
+        expected = f"expected {count} ascending integers, one for each stored layer, from 0"
         if values.dtype.kind not in "iu" or values.shape != (count,):
             raise self.error(
-                f"layers has dtype {values.dtype} and shape {values.shape}; {allowed}."
+                f"layers has dtype {values.dtype} and shape {values.shape}; {expected}."
             )
         numbers = tuple(values.tolist())
         if numbers[0] < 0 or any(one >= after for one, after in pairwise(numbers)):
-            raise self.error(f"layers are {', '.join(map(str, numbers))}; {allowed}.")
+            raise self.error(f"layers are {', '.join(map(str, numbers))}; {expected}.")
         return numbers
 
     def prompt_length(self, token_count: int) -> int | None:
@@ -284,8 +276,7 @@ class _Checker:
         if not 1 <= number < token_count:
             raise self.error(
                 f"prompt_length is {shown(number)} of {token_count} tokens; expected 1 .. "
-                f"{token_count - 1}, since prompt and "
-                "answer have a token each: correct it, or leave it out if it is not known."
+                f"{token_count - 1}: correct it, or leave it out if it is unknown."
             )
         return number
 
@@ -306,8 +297,8 @@ class _Checker:
             value = value[0]
         if len(value) != token_count or not all(isinstance(text, str) for text in value):
             raise self.error(
-                f"tokens_decoded holds {len(value)} entries beside {token_count} tokens; expected "
-                "one text a token."
+                f"tokens_decoded has {len(value)} entries, the trace {token_count} tokens; expected"
+                " one text per token."
             )
         return [storable(text) for text in value]
 
@@ -323,26 +314,21 @@ class _Checker:
     def token_logprobs(
         self, token_count: int, prompt_length: int | None
     ) -> NDArray[np.float32] | None:
-        value = self.raw.get("token_logprobs")
-        if value is None:
+        if self.raw.get("token_logprobs") is None:
             return None
         if prompt_length is None:
             self.remark(REMARK_LOGPROBS_DROPPED)
             return None
-        with self.located():
-            values = whole_array("token_logprobs", value)
-        if values.ndim == 2 and values.shape[0] == 1:
-            self.remark(REMARK_BATCH_AXIS)
-            values = values[0]
+        values = self.vector("token_logprobs")
         answer_tokens = token_count - prompt_length
         if values.shape == (token_count,):
             self.remark(REMARK_LOGPROBS_CUT)
             values = values[prompt_length:]
         if values.shape != (answer_tokens,):
             raise self.error(
-                f"token_logprobs has shape {values.shape} beside {prompt_length} prompt and "
-                f"{answer_tokens} answer tokens; expected {answer_tokens} (one for each answer "
-                f"token) or {token_count} (one for each token)."
+                f"token_logprobs has shape {values.shape} for {prompt_length} prompt and "
+                f"{answer_tokens} answer tokens; expected {answer_tokens} (one per answer token) or"
+                f" {token_count} (one per token)."
             )
         with self.located():
             check_float("token_logprobs", values)
@@ -357,10 +343,10 @@ class _Checker:
         value = scalar(self.raw.get("trace_number"))
         if value is None:
             return None
-        allowed = f"an integer in 0 .. {_TRACE_NUMBER_MAX}"
-        number = self.integer("trace_number", value, allowed)
+        expected = f"an integer in 0 .. {_TRACE_NUMBER_MAX}"
+        number = self.integer("trace_number", value, expected)
         if not 0 <= number <= _TRACE_NUMBER_MAX:
-            raise self.error(f"trace_number is {shown(number)}; expected {allowed}.")
+            raise self.error(f"trace_number is {shown(number)}; expected {expected}.")
         return number
 
     def label(self) -> float | None:
@@ -368,13 +354,13 @@ class _Checker:
         if value is None:
             return None
         if not isinstance(value, bool | int | float | np.number | np.bool_) or value not in (0, 1):
-            raise self.error(f"label is {shown(value)}; expected 1 (hallucinated) and 0 (right).")
+            raise self.error(f"label is {shown(value)}; expected 1 (hallucinated) or 0 (right).")
         return float(value)
 
-    def integer(self, name: str, value: object, allowed: str) -> int:
+    def integer(self, name: str, value: object, expected: str) -> int:
         try:
             if isinstance(value, bool | np.bool_):
                 raise TypeError
             return operator.index(value)  # type: ignore[arg-type]
         except TypeError:
-            raise self.error(f"{name} is {shown(value)}; expected {allowed}.") from None
+            raise self.error(f"{name} is {shown(value)}; expected {expected}.") from None

@@ -13,12 +13,10 @@ from isal import igzip
 from wdsbench.errors import TraceError
 from wdsbench.traces.scores import SCORES_NAME
 
-PICKLE_SUFFIXES: Final = (".pkl", ".pickle", ".pkl.gz", ".pickle.gz")
-TENSOR_SUFFIXES: Final = (".pt", ".pth")
-#: Kind of file -> how its name may end.
+#: Kind of file -> suffixes of its name.
 SUFFIXES: Final = {
-    "pickle": PICKLE_SUFFIXES,
-    "tensors": TENSOR_SUFFIXES,
+    "pickle": (".pkl", ".pickle", ".pkl.gz", ".pickle.gz"),
+    "tensors": (".pt", ".pth"),
     "safetensors": (".safetensors",),
     "npz": (".npz",),
     "hdf5": (".h5", ".hdf5"),
@@ -32,17 +30,16 @@ GZIP_MAGIC: Final = b"\x1f\x8b"
 
 
 def expand_patterns(patterns: Sequence[str | Path]) -> list[Path]:
-    """Return the trace files that any of ``patterns`` names, sorted by path, each once.
+    """Return the trace files that match any of ``patterns``, sorted by path, each once.
 
     A pattern is a file, a folder (all trace files directly in it) or a glob
-    (``traces_data/*.pkl*``, ``**`` for any depth). Hidden files, which a writer's temporary files
-    are, and ``BESIDE_TRACES`` match no glob.
+    (``traces_data/*.pkl*``, ``**`` for any depth). Globs do not match ``BESIDE_TRACES`` and hidden
+    files, such as a writer's temporary files.
 
     Raises:
         ValueError: A pattern is empty or blank.
-        TraceError: A pattern matches nothing; a match is not a trace file; or a file and its
-            compressed twin (``a.pkl``, ``a.pkl.gz``) both match, since then every trace would come
-            twice.
+        TraceError: A pattern matches nothing; a match is not a trace file; or both a file and its
+            compressed copy match (``a.pkl``, ``a.pkl.gz``).
     """
     files, refused = match_patterns(patterns)
     if refused:
@@ -51,7 +48,7 @@ def expand_patterns(patterns: Sequence[str | Path]) -> list[Path]:
 
 
 def match_patterns(patterns: Sequence[str | Path]) -> tuple[list[Path], list[TraceError]]:
-    """Return the trace files as ``expand_patterns`` does, and why other matches are none.
+    """Return the trace files as ``expand_patterns`` does, and an error for every other match.
 
     Raises:
         ValueError: A pattern is empty or blank.
@@ -62,7 +59,7 @@ def match_patterns(patterns: Sequence[str | Path]) -> tuple[list[Path], list[Tra
         if not str(pattern).strip():  # Path("") would be the working folder
             raise ValueError(
                 f"trace file pattern {str(pattern)!r} is empty; expected a file, a folder or a "
-                "glob, for example 'traces_data/*.pkl*'; for the working folder write '.'"
+                "glob, for example 'traces_data/*.pkl*', or '.' for the working folder"
             )
         matches = _matches(str(pattern))
         if not matches:
@@ -76,22 +73,22 @@ def match_patterns(patterns: Sequence[str | Path]) -> tuple[list[Path], list[Tra
     files: list[Path] = []
     refused: list[TraceError] = []
     for path in sorted(found.values()):
-        why = _why_no_trace_file(path, names)
-        if why is None:
+        problem = _problem_of(path, names)
+        if problem is None:
             files.append(path)
         else:
-            refused.append(TraceError(why, file=str(path)))
+            refused.append(TraceError(problem, file=str(path)))
     return files, refused
 
 
-def _why_no_trace_file(path: Path, names: Collection[str]) -> str | None:
-    """Return why a match among the matches ``names`` is not a trace file, or None."""
+def _problem_of(path: Path, names: Collection[str]) -> str | None:
+    """Return the reason why one of the matches ``names`` is not a trace file, or None."""
     if kind_of(path) is None:
         known = ", ".join(end for ends in SUFFIXES.values() for end in ends)
         return f"the name ends in none of {known}; move the file away or choose a narrower pattern."
     if path.suffix == ".gz" and str(path.with_suffix("")) in names:
         return (
-            f"both {path.with_suffix('').name} and {path.name} match; every trace would come "
+            f"both {path.with_suffix('').name} and {path.name} match, so every trace would be read "
             "twice: keep one of them, or choose a narrower pattern."
         )
     return None
@@ -104,36 +101,27 @@ def kind_of(path: Path) -> str | None:
 
 
 def open_raw(path: Path) -> BinaryIO:
-    """Return ``path`` opened for reading; inflated if its first bytes say gzip.
+    """Return ``path`` opened for reading; inflated if it is a gzip file by its first bytes.
 
     Raises:
         TraceError: The file does not exist, cannot be opened, or is empty.
     """
     try:
-        stream = path.open("rb")
-        try:
+        with path.open("rb") as stream:
             magic = stream.read(len(GZIP_MAGIC))
-            stream.seek(0)
-        except BaseException:
-            stream.close()
-            raise
+        if magic == GZIP_MAGIC:
+            return cast(BinaryIO, igzip.open(path, "rb"))  # type: ignore[no-untyped-call]
+        if magic:
+            return path.open("rb")
     except OSError as error:
         raise TraceError(f"cannot be read: {error.strerror or error}.", file=str(path)) from error
-    if not magic:
-        stream.close()
-        raise TraceError("the file is empty; write it again.", file=str(path))
-    if magic == GZIP_MAGIC:
-        stream.close()
-        return cast(BinaryIO, igzip.open(path, "rb"))  # type: ignore[no-untyped-call]
-    return stream
+    raise TraceError("the file is empty; write it again.", file=str(path))
 
 
 def _matches(pattern: str) -> list[Path]:
     literal = Path(pattern)
     if literal.is_dir():
-        return [
-            path for path in literal.glob("[!.]*") if kind_of(path) is not None and path.is_file()
-        ]
+        return [path for path in literal.glob("[!.]*") if kind_of(path) and path.is_file()]
     if literal.exists():  # a name may contain brackets
         return [literal]
     return [

@@ -1,10 +1,10 @@
 """Preprocessed graphs: n lists of L PyG ``Data``, without PyG.
 
-``torch.load(weights_only=True)`` is given stand-ins of ours under the names of exactly the classes
-that a ``Data`` is pickled with, so that nothing of PyG is imported or run, whatever its version,
-also where the program has imported PyG, which allows torch its own ``Data``.
+``torch.load(weights_only=True)`` receives empty classes of ours under the names of exactly the
+classes that a ``Data`` is pickled with. Nothing of PyG is imported or run, in any version, even if
+the program has imported PyG, which registers its own ``Data`` with torch.
 
-Of a graph, ``x`` ``[T, D]`` becomes the layer's states, and ``edge_index`` ``[2, E]`` with
+``x`` ``[T, D]`` of a graph becomes the layer's states, and ``edge_index`` ``[2, E]`` with
 ``edge_attr`` ``[E]`` or ``[E, 1]`` its attention edges j -> i (token i attends to j < i).
 """
 
@@ -28,59 +28,39 @@ REMARK_ATTRIBUTES: Final = "dropped attributes of graphs other than x, edge_inde
 _READ: Final = ("x", "edge_index", "edge_attr")
 
 
-class _GraphStandIn:
-    """Holds what a pickled PyG object holds, and can do nothing else."""
+class _PlainObject:
+    """Holds the attributes of a pickled PyG object, without behaviour."""
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self.__dict__.update({str(key): value for key, value in state.items()})
 
 
-class _Data(_GraphStandIn):
-    pass
-
-
-class _GlobalStorage(_GraphStandIn):
-    pass
-
-
-class _DataEdgeAttr(_GraphStandIn):
-    pass
-
-
-class _DataTensorAttr(_GraphStandIn):
-    pass
-
-
-#: What ``torch.serialization.safe_globals`` is given: (stand-in, the name it answers to).
+#: (class, the name that a pickle has for it), for ``torch.serialization.add_safe_globals``.
 SAFE_GLOBALS: Final = [
-    (_Data, "torch_geometric.data.data.Data"),
-    (_DataEdgeAttr, "torch_geometric.data.data.DataEdgeAttr"),
-    (_DataTensorAttr, "torch_geometric.data.data.DataTensorAttr"),
-    (_GlobalStorage, "torch_geometric.data.storage.GlobalStorage"),
+    (type(name, (_PlainObject,), {}), f"torch_geometric.data.{module}.{name}")
+    for module, name in (
+        ("data", "Data"),
+        ("data", "DataEdgeAttr"),
+        ("data", "DataTensorAttr"),
+        ("storage", "GlobalStorage"),
+    )
 ]
 
 
 def read_graphs(
     graphs: object, file: str, position: int
 ) -> tuple[list[NDArray[Any]], list[LayerEdges], tuple[str, ...]]:
-    """Return the states ``[T, D]`` of each layer, the edges of each layer, and remarks.
-
-    Args:
-        graphs: One trace's L graphs.
-        file: For errors.
-        position: Of the trace in the file, for errors.
+    """Return the states ``[T, D]`` and the edges of each of one trace's L graphs, and remarks.
 
     Raises:
-        TraceError: A part is missing, or has a wrong type, shape, dtype or range; the layer is
-            named.
+        TraceError: A part is missing, or has a wrong type, shape, dtype or range; the error names
+            the layer, ``file`` and ``position``.
     """
-
-    def wrong(detail: str) -> TraceError:
-        return TraceError(detail, file=file, position=position)
-
     if not isinstance(graphs, list | tuple) or not graphs:
-        raise wrong(
-            f"a trace's graphs are a {_kind(graphs)}; expected a list of one Data for each layer."
+        raise TraceError(
+            f"a trace's graphs are a {_kind(graphs)}; expected a list of one Data for each layer.",
+            file=file,
+            position=position,
         )
     remarks: dict[str, None] = {}
     states, edges = [], []
@@ -92,23 +72,26 @@ def read_graphs(
             states.append(_array(values, "x", 2, "f"))
             edges.append(_edges(values, len(states[-1]), remarks))
         except ValueError as error:
-            raise wrong(f"graph of layer {layer}: {error}.") from error
+            detail = f"graph of layer {layer}: {error}."
+            raise TraceError(detail, file=file, position=position) from error
     sizes = sorted({layer.shape for layer in states})
     if len(sizes) > 1:
-        raise wrong(
+        raise TraceError(
             f"graphs differ in the shape of x from layer to layer: {', '.join(map(str, sizes))};"
-            " save the same tokens for every layer."
+            " save the same tokens for every layer.",
+            file=file,
+            position=position,
         )
     return states, edges, tuple(remarks)
 
 
 def _values(graph: object) -> dict[str, Any]:
-    """Return the attributes of a ``Data`` that are set."""
-    inside = getattr(graph, "__dict__", {})
+    """Return the attributes of a ``Data`` that are not None."""
     if _kind(graph) != "Data":
         raise ValueError(f"is a {_kind(graph)}; expected torch_geometric.data.Data")
-    store = getattr(inside.get("_store"), "__dict__", {})
-    values = store.get("_mapping") if "_store" in inside else inside  # PyG 1 had no stores
+    attributes = getattr(graph, "__dict__", {})
+    store = getattr(attributes.get("_store"), "__dict__", {})
+    values = store.get("_mapping") if "_store" in attributes else attributes  # PyG 1: no stores
     if not isinstance(values, Mapping):
         raise ValueError("holds no attributes; save it again with torch.save")
     return {
@@ -119,8 +102,7 @@ def _values(graph: object) -> dict[str, Any]:
 
 
 def _kind(value: object) -> str:
-    """Return the name of a class, without the underscore of our stand-ins."""
-    return type(value).__name__.removeprefix("_")
+    return type(value).__name__
 
 
 def _array(values: Mapping[str, Any], name: str, axes: int, kinds: str) -> NDArray[Any]:
@@ -143,17 +125,15 @@ def _edges(values: Mapping[str, Any], tokens: int, remarks: dict[str, None]) -> 
     weight = _array(values, "edge_attr", 1, "f")
     if index.shape != (2, weight.size):
         raise ValueError(
-            f"edge_index has shape {index.shape} beside edge_attr of {weight.size}; expected"
-            " [2, E] and [E] or [E, 1] of the same E"
+            f"edge_index has shape {index.shape} and edge_attr {weight.size} values; expected"
+            " [2, E] and [E] or [E, 1] with the same E"
         )
     if index.size and not (index.min() >= 0 and index.max() < tokens):
         raise ValueError(
-            f"edge_index runs from {index.min()} to {index.max()}; expected 0 .. {tokens - 1}"
+            f"edge_index is {index.min()} to {index.max()}; expected 0 .. {tokens - 1}"
         )
     if not bool(((weight >= 0) & (weight <= _core.WEIGHT_MAX)).all()):  # NaN compares false
-        raise ValueError(
-            f"edge_attr runs from {weight.min()} to {weight.max()}; attention is 0 to 1"
-        )
+        raise ValueError(f"edge_attr is {weight.min()} to {weight.max()}; attention is 0 to 1")
     loops = index[0] == index[1]
     if loops.any():
         remarks[REMARK_SELF_LOOPS] = None
@@ -168,8 +148,8 @@ def _edges(values: Mapping[str, Any], tokens: int, remarks: dict[str, None]) -> 
     if twice.any():
         place = int(twice.argmax())
         raise ValueError(
-            f"tokens {source[place]} and {target[place]} are joined twice; expected one edge,"
-            " from the earlier token to the later, that attends to it"
+            f"tokens {source[place]} and {target[place]} have two edges; expected one, from the"
+            " earlier token to the later one, which attends to it"
         )
     return LayerEdges(
         np.stack([source, target]).astype(np.min_scalar_type(max(tokens - 1, 0))),

@@ -2,9 +2,8 @@
 
 The file's root is one trace, or each group in it is one. A trace's datasets and attributes are
 named by the raw format's keys; ``hidden_states`` and ``attentions`` are datasets of all layers, or
-groups of datasets ``0``, ``1``, ...; ``reduced_attention`` is a group. Groups with decimal names
-come in the order of their numbers, others in that of their names. What links to other files is
-refused: a trace file brings its own bytes.
+groups of datasets ``0``, ``1``, ...; ``reduced_attention`` is a group. Groups are ordered by number
+if all their names are decimal, else by name. Links to other files are refused.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ import numpy as np
 
 from wdsbench.errors import TraceError
 from wdsbench.files import temp_path
+from wdsbench.traces.arrays import first_line
 from wdsbench.traces.named import (
     KEYS,
     LAYERED,
@@ -33,7 +33,7 @@ from wdsbench.traces.named import (
 
 
 def read_hdf5(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the raw dict of each trace, read when it is reached.
+    """Yield the raw dict of each trace, reading one trace at a time.
 
     Raises:
         TraceError: h5py is not installed, the file is cut short or damaged, or holds no trace.
@@ -48,14 +48,14 @@ def read_hdf5(path: Path) -> Iterator[dict[str, Any]]:
             yield from raw_traces(traces, str(path))
     except (OSError, RuntimeError, KeyError) as error:
         raise TraceError(
-            f"not a readable HDF5 file ({str(error).splitlines()[0]}); the file is cut short or"
-            " damaged, write or copy it again.",
+            f"not a readable HDF5 file ({first_line(error)}); the file is cut short or damaged,"
+            " write or copy it again.",
             file=str(path),
         ) from error
 
 
 def write_hdf5(path: Path, traces: Sequence[Mapping[str, Any]]) -> None:
-    """Write raw traces, a group each; whole or not at all."""
+    """Write each raw trace to a group; ``path`` changes only when the file is complete."""
     h5py = _h5py(str(path))
     temporary = temp_path(path)
     try:
@@ -66,18 +66,14 @@ def write_hdf5(path: Path, traces: Sequence[Mapping[str, Any]]) -> None:
                 for name, array in arrays.items():
                     group.create_dataset(name.replace(".", "/"), data=array, track_times=False)
                 for name, value in meta.items():
+                    if isinstance(value, dict):
+                        value = json.dumps(value, sort_keys=True)
                     if value is not None:
-                        _write_value(group, name.replace(".", "/"), value)
+                        group.create_dataset(name.replace(".", "/"), data=value, track_times=False)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-
-
-def _write_value(group: Any, name: str, value: Any) -> None:
-    if isinstance(value, dict):  # JSON under the key's own name
-        value = json.dumps(value, sort_keys=True)
-    group.create_dataset(name, data=value, track_times=False)
 
 
 def _h5py(file: str) -> Any:
@@ -85,7 +81,7 @@ def _h5py(file: str) -> Any:
         return importlib.import_module("h5py")
     except ImportError as error:
         raise TraceError(
-            "HDF5 files are read by h5py, which is not installed; pip install 'wdsbench[hdf5]'.",
+            "HDF5 files need h5py, which is not installed; pip install 'wdsbench[hdf5]'.",
             file=file,
         ) from error
 
@@ -97,8 +93,8 @@ def _traces(h5py: Any, file: Any, name: str) -> list[NamedTrace]:
     root = _named(h5py, file)
     if root.values and groups:
         raise TraceError(
-            f"{next(iter(root.values))} and groups such as {groups[0]!r}; the file is one"
-            " trace, or each group is one.",
+            f"the root holds {next(iter(root.values))} and groups such as {groups[0]!r}; expected"
+            " one trace in the root, or one in each group.",
             file=name,
         )
     if root.values:
@@ -107,8 +103,8 @@ def _traces(h5py: Any, file: Any, name: str) -> list[NamedTrace]:
     groups.sort(key=(lambda key: (int(key), key)) if numbers else (lambda key: (0, key)))
     if not groups:
         raise TraceError(
-            f"no group and no dataset of a trace (names: {', '.join(list(file)[:10]) or 'none'});"
-            " expected groups that hold hidden_states, tokens, question_id, ...",
+            f"the file holds no trace (names: {', '.join(list(file)[:10]) or 'none'}); expected"
+            " groups that hold hidden_states, tokens, question_id, ...",
             file=name,
         )
     return [_named(h5py, _linked(h5py, file, key)) for key in groups]
@@ -116,10 +112,7 @@ def _traces(h5py: Any, file: Any, name: str) -> list[NamedTrace]:
 
 def _named(h5py: Any, group: Any) -> NamedTrace:
     """Return the readers of one group's datasets and attributes."""
-    values: dict[str, Reader] = {}
-    for key in group.attrs:
-        if key in KEYS:
-            values[key] = _attribute_reader(group, key)
+    values = {key: _attribute_reader(group, key) for key in group.attrs if key in KEYS}
     for key in group:
         if key not in KEYS:
             continue
@@ -138,11 +131,7 @@ def _named(h5py: Any, group: Any) -> NamedTrace:
 
 
 def _linked(h5py: Any, group: Any, key: str) -> Any:
-    """Return a member of a group; links out of the file are refused.
-
-    Raises:
-        ValueError: The member is such a link.
-    """
+    """Return a member of a group; raise ValueError if it is a link to another file."""
     if isinstance(group.get(key, getlink=True), h5py.ExternalLink):
         raise ValueError(f"{group.name}/{key} is a link to another file; copy the data in")
     return group[key]
@@ -151,13 +140,13 @@ def _linked(h5py: Any, group: Any, key: str) -> Any:
 def _dataset_reader(h5py: Any, dataset: Any, name: str) -> Reader:
     def read() -> Any:
         if dataset.external or dataset.is_virtual:
-            raise ValueError(f"{name} lies in another file; copy the data in")
+            raise ValueError(f"{name} is stored in another file; copy the data in")
         if h5py.check_string_dtype(dataset.dtype) is not None:
             text = dataset.asstr()[()]
             value = text.tolist() if isinstance(text, np.ndarray) else str(text)
             return parse_json(value, name) if name == "packed_from" else value
         if dataset.dtype.kind not in "biufUS":
-            raise ValueError(f"{name} has dtype {dataset.dtype}; expected numbers and texts")
+            raise ValueError(f"{name} has dtype {dataset.dtype}; expected numbers or texts")
         return as_value(np.asarray(dataset[()]))
 
     return read

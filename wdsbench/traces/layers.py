@@ -1,4 +1,4 @@
-"""Arrays and layers of a raw trace; errors are ``ValueError``, and ``check`` adds the trace."""
+"""Arrays and layers of a raw trace; ``check`` adds the place to their ``ValueError``."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from wdsbench.traces.arrays import as_array, shown
-
-STATES_OF: Final = ("all", "answer", "last")
+from wdsbench.traces.arrays import as_array, first_line, shown
 
 _FLOATS: Final = (np.float16, np.float32, np.float64)
-#: Error for steps that hold layers instead of layers.
+#: Error for a sequence of generation steps instead of layers.
 _STEPS: Final = (
     "{0} holds one tuple per generation step, as generate() returns them; run one forward pass over"
     " prompt and answer and save its {0}."
@@ -21,19 +19,17 @@ _STEPS: Final = (
 
 
 def stacked_layers(name: str, value: object, axes: int) -> tuple[NDArray[Any], bool]:
-    """Return layers as one array ``[L, ...]`` with ``axes`` axes each, and whether there was a
-    batch axis of 1, which is dropped.
+    """Return layers as one array ``[L, ...]``, and whether a batch axis of 1 was dropped.
+
+    The array is C-contiguous and in native byte order.
 
     Args:
-        name: The raw trace's key. ``hidden_states`` may have one axis fewer: a vector each.
-        value: A sequence of L arrays, or all of them as one.
-        axes: Of each layer.
-
-    Returns:
-        C-contiguous, in native byte order.
+        name: The raw trace's key. Layers of ``hidden_states`` may also be vectors.
+        value: A sequence of L arrays, or one array of all layers.
+        axes: Axes of each layer.
 
     Raises:
-        ValueError: The layers are not arrays of floats of one shape, or not layers.
+        ValueError: The layers are not float arrays of one shape.
     """
     if isinstance(value, list | tuple):
         stacked = _stack(name, value, axes)
@@ -47,32 +43,23 @@ def stacked_layers(name: str, value: object, axes: int) -> tuple[NDArray[Any], b
     vectors = name == "hidden_states" and stacked.ndim == 2
     if (stacked.ndim != wanted and not vectors) or 0 in stacked.shape:
         form = "[layers, tokens, features]" if axes == 2 else "[layers, heads, tokens, tokens]"
-        raise ValueError(
-            f"{name} together have shape {stacked.shape}; expected {form}, none of them 0."
-        )
+        raise ValueError(f"{name} has shape {stacked.shape}; expected {form}, each at least 1.")
     native = np.asarray(stacked, dtype=stacked.dtype.newbyteorder("="), order="C")
     return native, batch_axis
 
 
 def whole_array(name: str, value: object) -> NDArray[Any]:
-    """Return a value as one array.
-
-    Raises:
-        ValueError: The value is not an array.
-    """
+    """Return a value as one array; raise ValueError if it is not an array."""
     if value is None:
-        raise ValueError(
-            f"{name} is None; save it, or leave the whole key out where it may be missing."
-        )
+        raise ValueError(f"{name} is None; save it, or leave the key out if it is optional.")
     try:
         return as_array(value)
     except ValueError as error:
-        said = str(error).splitlines()[0]
-        raise ValueError(f"{name} cannot be read as one array: {said}.") from error
+        raise ValueError(f"{name} cannot be read as one array: {first_line(error)}.") from error
 
 
 def check_float(name: str, values: NDArray[Any]) -> None:
-    """Raise ValueError where the values are not floats that traces may have."""
+    """Raise ValueError unless the values are float16, float32 or float64."""
     if values.dtype.newbyteorder("=") not in _FLOATS:
         raise ValueError(
             f"{name} has dtype {values.dtype}; expected float16, float32, float64 (and "
@@ -80,35 +67,36 @@ def check_float(name: str, values: NDArray[Any]) -> None:
         )
 
 
-def tokens_of_states(said: object, states: int, token_count: int, prompt_length: int | None) -> str:
+def tokens_of_states(
+    states_of: object, states: int, token_count: int, prompt_length: int | None
+) -> str:
     """Return the tokens that states belong to: ``all``, ``answer`` or ``last``.
 
     Args:
-        said: Value of the raw trace's key ``states_of``; None: not given.
-        states: Tokens with states.
+        states_of: Value of the raw trace's key, or None.
+        states: Number of tokens with states.
         token_count: Tokens of the trace.
         prompt_length: Tokens of the prompt, if known.
 
     Raises:
-        ValueError: ``said`` is unknown or does not fit the number of states, or ``said`` is None
-            and the states are neither those of all tokens nor one.
+        ValueError: ``states_of`` is unknown or does not fit the number of states, or it is None
+            and the states belong neither to all tokens nor to one.
     """
     answer = None if prompt_length is None else token_count - prompt_length
-    if said is not None:
-        counts = dict(zip(STATES_OF, (token_count, answer, 1), strict=True))
-        if not isinstance(said, str) or said not in counts:
+    if states_of is not None:
+        counts = {"all": token_count, "answer": answer, "last": 1}
+        if not isinstance(states_of, str) or states_of not in counts:
             raise ValueError(
-                f"states_of is {shown(said)}; expected {', '.join(STATES_OF)}, or leave it out."
+                f"states_of is {shown(states_of)}; expected {', '.join(counts)}, or leave it out."
             )
-        if states != counts[said]:
+        if states != counts[states_of]:
             raise ValueError(
-                f"hidden_states of {states} tokens beside {token_count} tokens and states_of"
-                f" {said!r}; expected"
-                f" {counts[said] or 'those of the answer, with its prompt_length'}."
+                f"hidden_states has {states} of {token_count} tokens with states_of {states_of!r};"
+                f" expected {counts[states_of] or 'those of the answer, with its prompt_length'}."
             )
     if states == token_count:
         return "all"
-    if said == "answer":
+    if states_of == "answer":
         return "answer"
     if states == 1:
         return "last"
@@ -118,12 +106,12 @@ def tokens_of_states(said: object, states: int, token_count: int, prompt_length:
     )
     if states == answer:
         hint = (
-            f"; or {states} with states_of 'answer', if they are the answer's of one forward pass"
-            " over prompt and answer (those of generate() belong to the tokens before)"
+            f"; or {states} with states_of 'answer', if they are the answer's states of one forward"
+            " pass over prompt and answer (those of generate() belong to the preceding tokens)"
         )
     raise ValueError(
-        f"hidden_states of {states} tokens beside {token_count} tokens; expected {token_count}, or"
-        f" 1 (the last token){hint}."
+        f"hidden_states has {states} of {token_count} tokens; expected {token_count}, or 1 (the"
+        f" last token){hint}."
     )
 
 
@@ -148,7 +136,7 @@ def _stack(name: str, value: Sequence[object], axes: int) -> NDArray[Any]:
 
 
 def _inner_axes(value: Sequence[object]) -> int:
-    """Return the axes of the arrays within sequences within ``value``; 0: it holds none."""
+    """Return the axes of the arrays in nested sequences; 0 without such arrays."""
     first = value[0]
     inner = first[0] if isinstance(first, list | tuple) and first else None
     return int(getattr(inner, "ndim", 0))

@@ -1,18 +1,17 @@
-"""Traces as named arrays: what ``.safetensors``, ``.npz`` and HDF5 files hold.
+"""Traces as named arrays, the content of ``.safetensors``, ``.npz`` and HDF5 files.
 
-A file holds one trace, its arrays named by the raw format's keys, or several, each name with the
-trace's number before it:
+A file holds one trace, whose arrays are named by the raw format's keys, or several traces, whose
+numbers precede the names:
 
     hidden_states, attentions                   all layers in one array, or
-    hidden_states.0, hidden_states.1, ...       an array a layer
+    hidden_states.0, hidden_states.1, ...       one array per layer
     tokens, token_logprobs, ...                 every other key
-    reduced_attention.edges_index, ...          what stands inside that dict
-    12.hidden_states, 12.tokens, ...            the same of trace 12 of a file of several
+    reduced_attention.edges_index, ...          the values of that dict
+    12.hidden_states, 12.tokens, ...            the same for trace 12 of a file of several
 
-Other values (ids, texts, numbers) are in a JSON object named ``meta``, under the same keys:
-``{"question_id": "q1", ...}`` of one trace, ``{"12": {"question_id": "q1", ...}}`` of several.
-Numbers may have gaps; traces come in their order. Names that the raw format does not know are left
-alone.
+Other values (ids, texts, numbers) are stored in a JSON object named ``meta`` under the same keys:
+``{"question_id": "q1", ...}`` for one trace, ``{"12": {"question_id": "q1", ...}}`` for several.
+Traces are read in the order of their numbers, which may have gaps. Unknown names are ignored.
 """
 
 from __future__ import annotations
@@ -21,14 +20,13 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wdsbench.errors import TraceError
-from wdsbench.traces.arrays import is_tensor, shown, tensor_to_numpy
+from wdsbench.traces.arrays import first_line, is_tensor, shown, tensor_to_numpy
 
 #: Name of the JSON object.
 META: Final = "meta"
@@ -51,20 +49,20 @@ KEYS: Final = frozenset(
         "packed_from",
     )
 )
-#: Values that are text as they stand, where a file can hold nothing but text.
+#: Values that are plain text, not JSON, in files that hold only text.
 TEXTS: Final = frozenset(
     ("question_id", "generated_answer_clean", "states_of", f"{REDUCED}.edge_rule")
 )
 
 _NUMBERED: Final = re.compile(r"([0-9]{1,18})\.(.+)", re.DOTALL)
 
-#: Reads a named value when the trace it belongs to is reached.
+#: Reads one named value when its trace is reached.
 Reader = Callable[[], Any]
 
 
 @dataclass
 class NamedTrace:
-    """One trace of a file: readers of its values by name, numbers taken off."""
+    """One trace of a file: readers of its values by name, without the trace's number."""
 
     values: dict[str, Reader] = field(default_factory=dict)
 
@@ -72,7 +70,7 @@ class NamedTrace:
         """Read the trace.
 
         Raises:
-            ValueError: Layers are not 0 .. L - 1, or stand both together and apart.
+            ValueError: Layers are not 0 .. L - 1, or are stored both as one array and separately.
         """
         raw: dict[str, Any] = {}
         layers: dict[str, dict[int, Reader]] = {}
@@ -97,37 +95,32 @@ class NamedTrace:
 
 
 def group_names(readers: Mapping[str, Reader], meta: object, file: str) -> list[NamedTrace]:
-    """Return the traces of a file.
-
-    Args:
-        readers: Of every named value.
-        meta: The parsed JSON object; None where there is none.
-        file: For errors.
+    """Return the traces of a file from the readers of its arrays and the parsed ``meta`` or None.
 
     Raises:
-        TraceError: No name is one of a trace; names with and without a number are mixed; or
+        TraceError: No name belongs to a trace; names with and without a number are mixed; or
             ``meta`` is not an object.
     """
-    found = {name: reader for name, reader in readers.items() if _known(name)}
+    found = {name: reader for name, reader in readers.items() if _is_known(name)}
     if meta is not None and not isinstance(meta, Mapping):
         raise TraceError(f"meta is {shown(meta)}; expected a JSON object.", file=file)
     for name, value in _meta_values(meta or {}):
-        found.setdefault(name, partial(_given, value))
-    numbered = [match for match in map(_NUMBERED.fullmatch, found) if match]
+        found.setdefault(name, lambda value=value: value)  # type: ignore[misc]
     if not found:
         names = ", ".join(sorted(map(str, readers))[:10]) or "none"
         raise TraceError(
-            f"no array is named like a part of a trace (names: {names}); expected hidden_states,"
+            f"no array has the name of a part of a trace (names: {names}); expected hidden_states,"
             " tokens, ..., or 0.hidden_states, 0.tokens, ... for several traces.",
             file=file,
         )
+    numbered = [match for match in map(_NUMBERED.fullmatch, found) if match]
     if not numbered:
         return [NamedTrace(found)]
     if len(numbered) < len(found):
         plain = next(name for name in found if not _NUMBERED.fullmatch(name))
         raise TraceError(
-            f"names with the number of a trace ({numbered[0][0]}) are mixed with names without"
-            f" ({plain}); a file holds one trace without a number, or every trace with one.",
+            f"names with a trace number ({numbered[0][0]}) are mixed with names without one"
+            f" ({plain}); number all names of a file, or none if it holds one trace.",
             file=file,
         )
     traces: dict[int, NamedTrace] = {}
@@ -138,40 +131,32 @@ def group_names(readers: Mapping[str, Reader], meta: object, file: str) -> list[
 
 
 def raw_traces(traces: Iterable[NamedTrace], file: str) -> Iterator[dict[str, Any]]:
-    """Yield the raw dict of each trace, read when it is reached.
+    """Yield the raw dict of each trace, reading one trace at a time.
 
     Raises:
-        TraceError: A value cannot be read; the trace is named.
+        TraceError: A value cannot be read; the error names the trace.
     """
     for position, trace in enumerate(traces):
         try:
             raw = trace.raw()
         except MemoryError as error:
-            raise TraceError(
-                "the trace asks for more memory than this machine has.",
-                file=file,
-                position=position,
-            ) from error
+            detail = "the trace needs more memory than this machine has."
+            raise TraceError(detail, file=file, position=position) from error
         except (ValueError, OSError, EOFError) as error:
-            said = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
-            raise TraceError(f"{said}.", file=file, position=position) from error
+            raise TraceError(f"{first_line(error)}.", file=file, position=position) from error
         yield raw
 
 
 def parse_json(text: str | bytes, name: str) -> Any:
-    """Return what a JSON text holds.
-
-    Raises:
-        ValueError: The text is not JSON in UTF-8.
-    """
+    """Return the parsed text; raise ValueError if it is not JSON in UTF-8."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{name} is not JSON ({str(error).splitlines()[0]})") from error
+        raise ValueError(f"{name} is not JSON ({first_line(error)})") from error
 
 
 def as_value(array: NDArray[Any]) -> Any:
-    """Return texts of an array as ``str`` or lists of them, other arrays as they are.
+    """Return an array of texts as ``str`` or lists of them, any other array unchanged.
 
     Raises:
         ValueError: Bytes are not UTF-8.
@@ -184,39 +169,37 @@ def as_value(array: NDArray[Any]) -> Any:
 def named_values(
     raw: Mapping[str, Any], number: int | None
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """Return a raw trace's arrays by name, and what goes into ``meta``.
+    """Return a raw trace's arrays by name, and its other values for ``meta``.
 
     Args:
-        raw: A raw dict; tensors become arrays, lists of integers too.
-        number: Of the trace in a file of several, else None.
+        raw: A raw dict; tensors and lists of token ids are converted to arrays.
+        number: The trace's number in a file of several; None in a file of one.
 
     Raises:
-        TypeError: A value is neither an array nor what JSON can hold.
+        TypeError: A value is neither an array nor representable in JSON.
     """
     start = "" if number is None else f"{number}."
     arrays: dict[str, NDArray[Any]] = {}
     meta: dict[str, Any] = {}
     for key, value in raw.items():
         for name, part in _parts(key, value):
-            plain = _array_of(name, part)
-            if plain is None:
+            if is_tensor(part):
+                part = tensor_to_numpy(part)
+            array = _array_of(name, part)
+            if array is None:
                 meta[name] = _json_value(name, part)
             else:
-                arrays[start + name] = plain
+                arrays[start + name] = array
     return arrays, meta
 
 
-def meta_bytes(metas: list[dict[str, Any]]) -> bytes:
-    """Return the JSON object of a file's traces: one, or several by their number."""
-    content = metas[0] if len(metas) == 1 else dict(zip(map(str, range(len(metas))), metas))  # noqa: B905
+def meta_bytes(metas: list[dict[str, Any]], *, single: bool) -> bytes:
+    """Return the JSON object of a file: of one trace, or of several by their numbers."""
+    content = metas[0] if single else {str(number): meta for number, meta in enumerate(metas)}
     return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
-def _given(value: Any) -> Any:
-    return value
-
-
-def _known(name: str) -> bool:
+def _is_known(name: str) -> bool:
     match = _NUMBERED.fullmatch(name)
     return (match[2] if match else name).partition(".")[0] in KEYS
 
@@ -225,9 +208,9 @@ def _meta_values(meta: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for key, value in meta.items():
         if key.isdecimal() and isinstance(value, Mapping):
             for inner, part in value.items():
-                if _known(inner):
+                if _is_known(inner):
                     yield f"{key}.{inner}", part
-        elif _known(key):
+        elif _is_known(key):
             yield key, value
 
 
@@ -244,9 +227,7 @@ def _parts(key: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _array_of(name: str, value: Any) -> NDArray[Any] | None:
-    """Return what is stored as an array; None for what goes into ``meta``."""
-    if is_tensor(value):
-        value = tensor_to_numpy(value)
+    """Return the array to store; None if the value belongs in ``meta``."""
     if isinstance(value, np.ndarray) and value.dtype.kind in "biuf" and value.ndim:
         return np.ascontiguousarray(value, dtype=value.dtype.newbyteorder("<"))
     if name == "tokens" and isinstance(value, list | tuple) and value:
@@ -256,14 +237,11 @@ def _array_of(name: str, value: Any) -> NDArray[Any] | None:
 
 
 def _json_value(name: str, value: Any) -> Any:
-    if is_tensor(value):
-        value = tensor_to_numpy(value)
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     try:
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise TypeError(f"{name} cannot be written ({error}); save arrays, texts or numbers") from (
-            error
-        )
+        detail = f"{name} cannot be written ({error}); save arrays, texts or numbers"
+        raise TypeError(detail) from error
     return value

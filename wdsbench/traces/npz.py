@@ -1,8 +1,8 @@
-"""``.npz`` files of traces, one trace in memory at a time; ``pickle`` is never used.
+"""``.npz`` files of traces, with one trace in memory at a time and without ``pickle``.
 
-``numpy.savez`` and ``savez_compressed`` write them: a zip archive of ``NAME.npy`` members. Texts
-are unicode arrays, or are in a member ``meta.json``. Checksums are checked, and deflated members
-inflated, by isal, which does both several times faster than zlib.
+The files are those of ``numpy.savez`` and ``savez_compressed``: zip archives of ``NAME.npy``
+members. Texts are unicode arrays, or in a member ``meta.json``. isal verifies checksums and
+inflates members several times faster than zlib.
 """
 
 from __future__ import annotations
@@ -34,19 +34,23 @@ from wdsbench.traces.named import (
 
 _META_MEMBER: Final = f"{META}.json"
 _SUFFIX: Final = ".npy"
-#: PKZIP APPNOTE 4.3.7: a member's own header: 26 bytes, then the lengths of its name and extra.
+#: PKZIP APPNOTE 4.3.7, local header: 26 bytes, then the lengths of the name and the extra field.
 _LOCAL_HEADER: Final = struct.Struct("<26xHH")
 _ENCRYPTED: Final = 0x1
-#: The earliest a zip archive can name: no time shows in what is written.
+#: The earliest date of a zip archive; makes the written bytes independent of the time.
 _NO_TIME: Final = (1980, 1, 1, 0, 0, 0)
 _CHUNK_BYTES: Final = 1 << 20
 # The library's stub calls the class an instance.
 _INFLATE_ERROR: Final = cast(type[Exception], isal_zlib.error)
 _META_LIMIT_BYTES: Final = 1 << 30
+_HEADER_READERS: Final = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
 
 
 def read_npz(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the raw dict of each trace (module ``named``), read when it is reached.
+    """Yield the raw dict of each trace (module ``named``), reading one trace at a time.
 
     Raises:
         TraceError: The file is cut short or damaged, or holds no trace, or an array of objects.
@@ -56,10 +60,7 @@ def read_npz(path: Path) -> Iterator[dict[str, Any]]:
             try:
                 with zipfile.ZipFile(file) as archive:
                     members = {info.filename: info for info in archive.infolist()}
-                    meta = None
-                    if _META_MEMBER in members:
-                        data = _Member(file, members[_META_MEMBER])
-                        meta = parse_json(data.rest(_META_LIMIT_BYTES), _META_MEMBER)
+                meta = _read_meta(file, members[_META_MEMBER]) if _META_MEMBER in members else None
             except (zipfile.BadZipFile, ValueError, EOFError) as error:
                 raise TraceError(
                     f"not a readable .npz file ({error}); the file is cut short or damaged, write"
@@ -79,12 +80,10 @@ def read_npz(path: Path) -> Iterator[dict[str, Any]]:
 def write_npz(
     path: Path, traces: Sequence[Mapping[str, Any]] | Iterable[Mapping[str, Any]]
 ) -> None:
-    """Write raw traces, uncompressed; the same bytes for the same values.
+    """Write raw traces, uncompressed; the same values give the same bytes.
 
-    Args:
-        path: Of the file.
-        traces: A sequence; or an iterable, of which one trace is held at a time, and which is
-            always written as a file of several.
+    ``traces`` is a sequence, or an iterable, of which one trace is in memory at a time and which is
+    always written as a file of several.
     """
     single = isinstance(traces, Sequence) and len(traces) == 1
     metas = []
@@ -94,20 +93,15 @@ def write_npz(
             metas.append(meta)
             for name, array in arrays.items():
                 info = zipfile.ZipInfo(name + _SUFFIX, _NO_TIME)
-                info.file_size = array.nbytes  # beyond 2 GiB the header must be a longer one
+                info.file_size = array.nbytes  # beyond 2 GiB the header is longer
                 with archive.open(info, "w", force_zip64=True) as member:
                     np.lib.format.write_array(member, array, allow_pickle=False)
-        text = meta_bytes(metas) if single else meta_bytes_of_several(metas)
-        archive.writestr(zipfile.ZipInfo(_META_MEMBER, _NO_TIME), text)
-
-
-def meta_bytes_of_several(metas: list[dict[str, Any]]) -> bytes:
-    """Return ``meta`` by the traces' numbers, also of one alone."""
-    return meta_bytes([{str(number): meta for number, meta in enumerate(metas)}])
+        member_info = zipfile.ZipInfo(_META_MEMBER, _NO_TIME)
+        archive.writestr(member_info, meta_bytes(metas, single=single))
 
 
 class _Member:
-    """The content of one member, read front to back, its checksum checked at the end."""
+    """The content of one member, read sequentially; ``close`` verifies its checksum."""
 
     def __init__(self, file: IO[bytes], info: zipfile.ZipInfo) -> None:
         if info.flag_bits & _ENCRYPTED:
@@ -126,34 +120,21 @@ class _Member:
         self._file = file
         self._place = info.header_offset + _LOCAL_HEADER.size + name + extra
         self._packed = info.compress_size
-        self._left = info.file_size
+        self.left = info.file_size  # bytes not read yet
         self._crc, self._wanted_crc = 0, info.CRC
         deflated = info.compress_type == zipfile.ZIP_DEFLATED
         self._inflate = isal_zlib.decompressobj(wbits=-15) if deflated else None
 
     def read(self, size: int = -1) -> bytes:
-        """Return the next bytes; as many as are asked for and left."""
-        if size < 0 or size > self._left:
-            size = self._left
+        """Return the next ``size`` bytes, or all that are left if they are fewer."""
+        if size < 0 or size > self.left:
+            size = self.left
         data = bytearray(size)
         self.readinto(memoryview(data))
         return bytes(data)
 
-    def rest(self, limit: int) -> bytes:
-        """Return all that is left, at most ``limit``."""
-        if self._left > limit:
-            raise ValueError(f"member {self._name} has {self._left} bytes; expected {limit}")
-        data = self.read()
-        self.close()
-        return data
-
-    @property
-    def left(self) -> int:
-        """Bytes that are not read yet."""
-        return self._left
-
     def readinto(self, view: memoryview) -> None:
-        """Fill ``view``."""
+        """Fill ``view`` with the next bytes."""
         done = 0
         while done < len(view):
             if self._inflate is None:
@@ -161,21 +142,22 @@ class _Member:
                 count = self._file.readinto(view[done:])  # type: ignore[attr-defined]
                 self._place += count
             else:
-                chunk = self._more(len(view) - done)
+                chunk = self._inflated(len(view) - done)
                 count = len(chunk)
                 view[done : done + count] = chunk
             if not count:
                 raise EOFError(f"member {self._name}: the file is cut short or damaged")
             self._crc = isal_zlib.crc32(view[done : done + count], self._crc)
             done += count
-        self._left -= done
+        self.left -= done
 
     def close(self) -> None:
-        """Compare the checksum; what is not read yet must be nothing."""
-        if self._left or self._crc != self._wanted_crc:
+        """Raise ValueError if bytes are left or the checksum is wrong."""
+        if self.left or self._crc != self._wanted_crc:
             raise ValueError(f"member {self._name}: its checksum is wrong; the file is damaged")
 
-    def _more(self, limit: int) -> bytes:
+    def _inflated(self, limit: int) -> bytes:
+        """Return the next inflated bytes, at most ``limit``; empty at the end."""
         assert self._inflate is not None
         while True:
             data = self._inflate.unconsumed_tail
@@ -192,6 +174,18 @@ class _Member:
                 return found
 
 
+def _read_meta(file: IO[bytes], info: zipfile.ZipInfo) -> Any:
+    if info.file_size > _META_LIMIT_BYTES:
+        raise ValueError(
+            f"member {info.filename} has {info.file_size} bytes; expected at most"
+            f" {_META_LIMIT_BYTES}"
+        )
+    member = _Member(file, info)
+    data = member.read()
+    member.close()
+    return parse_json(data, _META_MEMBER)
+
+
 def _array_reader(file: IO[bytes], info: zipfile.ZipInfo) -> Reader:
     def read() -> Any:
         member = _Member(file, info)
@@ -205,26 +199,23 @@ def _array_reader(file: IO[bytes], info: zipfile.ZipInfo) -> Reader:
 def _read_array(member: _Member, name: str) -> NDArray[Any]:
     try:
         version = np.lib.format.read_magic(member)
-        reader = (
-            np.lib.format.read_array_header_1_0
-            if version == (1, 0)
-            else np.lib.format.read_array_header_2_0
-        )
-        if version not in ((1, 0), (2, 0)):
+        if version not in _HEADER_READERS:
             raise ValueError(f"npy version {version}")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # headers written by Python 2
-            shape, fortran, dtype = reader(member)
+            shape, fortran, dtype = _HEADER_READERS[version](member)
     except (ValueError, TypeError, SyntaxError) as error:
-        raise ValueError(f"member {name} is no npy file ({error})") from error
+        raise ValueError(f"member {name} is not an npy file ({error})") from error
     if dtype.kind not in "biufUS":
         raise ValueError(
-            f"member {name} has dtype {dtype}; expected numbers and texts, no objects: save"
-            " lists of arrays of one shape as one array"
+            f"member {name} has dtype {dtype}; expected numbers or texts: save lists of arrays of"
+            " one shape as one array"
         )
     size = math.prod(shape) * dtype.itemsize
     if size != member.left:
-        raise ValueError(f"member {name}: {member.left} bytes for {dtype} of shape {shape}")
+        raise ValueError(
+            f"member {name} has {member.left} bytes of data; {dtype} of shape {shape} needs {size}"
+        )
     flat = np.empty(math.prod(shape), dtype)
     member.readinto(flat.view(np.uint8).data)
     return flat.reshape(shape[::-1]).T if fortran else flat.reshape(shape)

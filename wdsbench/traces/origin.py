@@ -11,12 +11,7 @@ from wdsbench.traces.arrays import storable
 
 @dataclass(frozen=True)
 class Origin:
-    """Origin of a trace that was packed and unpacked.
-
-    Attributes:
-        file: Name of the raw file it was packed from.
-        position: Its place in that file.
-    """
+    """The raw file, and the place in it, from which an unpacked trace was packed."""
 
     file: str
     position: int
@@ -30,7 +25,7 @@ class UnpackedTrace(Trace):
 
 
 def origin_of(value: object) -> tuple[Origin | None, tuple[str, ...]]:
-    """Return a trace's origin and its remarks; None if the key is missing or of another format."""
+    """Return a trace's origin and remarks from ``packed_from``; None if it is not valid."""
     if not isinstance(value, Mapping):
         return None, ()
     file, position, remarks = (value.get(key) for key in ("file", "position", "remarks"))

@@ -1,4 +1,4 @@
-"""Question ids of raw traces, in the one form in which all rooms compare them."""
+"""Question ids of raw traces, as the text by which they are compared."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from wdsbench.traces.arrays import as_array, storable
 
 
 def question_id_text(value: object) -> str:
-    """Return a question id as the ``str`` under which all rooms compare it.
-
-    Integers become their decimal digits.
+    """Return a question id as ``str``; integers become their decimal digits.
 
     Raises:
         ValueError: The id is neither text nor an integer, is empty, or is not valid Unicode.
@@ -25,7 +23,7 @@ def question_id_text(value: object) -> str:
         return str(value)
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
         return str(int(value))
-    raise ValueError(f"question_id is a {type(value).__name__}; expected text and integers.")
+    raise ValueError(f"question_id is a {type(value).__name__}; expected text or an integer.")
 
 
 def question_of(raw: object) -> str | None:
@@ -40,11 +38,7 @@ def scalar(value: object) -> object:
     """Return the element of an array or tensor of one element, any other value unchanged."""
     if value is None or isinstance(value, str | int | float):
         return value
-    if (
-        hasattr(value, "ndim")
-        and hasattr(value, "item")
-        and getattr(value, "size", None) is not None
-    ):
-        array = as_array(value)
-        return array.reshape(-1)[0] if array.size == 1 and array.dtype != object else value
-    return value
+    if not (hasattr(value, "ndim") and hasattr(value, "item") and hasattr(value, "size")):
+        return value
+    array = as_array(value)
+    return array.reshape(-1)[0] if array.size == 1 and array.dtype != object else value

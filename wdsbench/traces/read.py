@@ -1,9 +1,9 @@
-"""Raw trace files to checked traces, one file in memory at a time."""
+"""Reading of raw trace files into checked traces, with one file in memory at a time."""
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -21,9 +21,9 @@ from wdsbench.traces.safetensors_file import read_safetensors
 from wdsbench.traces.tensors import is_sequences, load_tensors, sequence_traces
 from wdsbench.traces.unpickle import load_pickle
 
-# torch.save writes a zip archive (PKZIP APPNOTE 4.3.7), also under a name ending in .pkl; with
-# _use_new_zipfile_serialization=False, as before torch 1.6, it writes pickles one after the other,
-# the first of this number (torch.serialization.MAGIC_NUMBER) in protocol 2, torch.save's default.
+# torch.save writes a zip archive (PKZIP APPNOTE 4.3.7), whatever the file's name; before torch 1.6
+# (or with _use_new_zipfile_serialization=False) several pickles, the first of which is this number
+# (torch.serialization.MAGIC_NUMBER) in protocol 2.
 _TORCH_MAGICS: Final = (b"PK\x03\x04", pickle.dumps(0x1950A86A20F9469CFC6C, 2))
 
 NAMED_READERS: Final = {"safetensors": read_safetensors, "npz": read_npz, "hdf5": read_hdf5}
@@ -33,10 +33,9 @@ def read_traces(path: Path) -> Iterator[Trace]:
     """Yield the checked traces of one raw file, in its order.
 
     A pickle holds a list of raw dicts, one raw dict, or ``{"traces": list}``; a file may hold
-    several pickles one after the other. A ``.pt`` holds preprocessed ``sequences`` or ``graphs``,
-    or the same raw dicts. Memory is bounded by the file's content, and shrinks as traces are
-    consumed. ``.safetensors``, ``.npz`` and HDF5 files hold named arrays (module ``named``), and
-    memory is bounded by one trace.
+    several pickles. A ``.pt`` holds the same, or preprocessed ``sequences`` or ``graphs``. Memory
+    is bounded by the file's content, and shrinks as traces are consumed. ``.safetensors``, ``.npz``
+    and HDF5 files hold named arrays (module ``named``); memory is bounded by one trace.
 
     Raises:
         TraceError: The file cannot be read, or a trace fails its check.
@@ -60,36 +59,29 @@ def read_traces(path: Path) -> Iterator[Trace]:
 def raw_objects(path: Path) -> Iterator[list[Any] | Mapping[str, Any]]:
     """Yield the unchecked objects of a file: new lists of raw traces, or preprocessed files.
 
-    Nothing of a file is run. The caller's reference to a list is the only one, so that memory
-    shrinks as traces are removed from it.
+    No code in a file is run. The caller has the only reference to a list, so memory shrinks as
+    traces are removed from it.
 
     Raises:
         TraceError: The file cannot be read, or holds something else.
     """
     read_named = NAMED_READERS.get(kind_of(path) or "")
     if read_named is not None:
-        for raw in named_traces(read_named, path):
+        open_raw(path).close()  # raises the same errors as for other kinds of files
+        for raw in read_named(path):
             yield [raw]
         return
-    for content in contents_of(path):
+    for content in _pickled_objects(path):
         if isinstance(content, Mapping) and is_sequences(content):
             yield content
         else:
-            raws = raw_dicts(content, str(path))
+            raws = _raw_dicts(content, str(path))
             del content
             yield raws
 
 
-def named_traces(
-    read_named: Callable[[Path], Iterator[dict[str, Any]]], path: Path
-) -> Iterator[dict[str, Any]]:
-    """Yield the raw traces of a file of named arrays, unchecked."""
-    open_raw(path).close()  # its errors are those of other files
-    yield from read_named(path)
-
-
-def contents_of(path: Path) -> Iterator[object]:
-    """Yield each object in the file; the caller's reference is the only one."""
+def _pickled_objects(path: Path) -> Iterator[object]:
+    """Yield each object of a file of ``pickle`` or ``torch``, without keeping a reference."""
     with open_raw(path) as stream:
         start = _peek(stream, max(map(len, _TORCH_MAGICS)), str(path))
         by_torch = start.startswith(_TORCH_MAGICS)
@@ -100,7 +92,7 @@ def contents_of(path: Path) -> Iterator[object]:
             return
         if isinstance(cast(object, stream), igzip.IGzipFile):
             raise TraceError(
-                "a gzipped torch file, which is not read; inflate it with gunzip."
+                "a gzipped torch file, which is not supported; inflate it with gunzip."
                 if by_torch
                 else "a gzipped file that torch.save did not write; if it holds a pickle, give it "
                 "a name ending in .pkl.gz.",
@@ -110,7 +102,7 @@ def contents_of(path: Path) -> Iterator[object]:
 
 
 def _peek(stream: Any, size: int, file: str) -> bytes:
-    """Return the next bytes without consuming them; a gzip stream cannot seek back cheaply."""
+    """Return the next bytes without consuming them, since a gzip stream cannot seek cheaply."""
     try:
         return bytes(stream.peek(size)[:size])
     except (OSError, EOFError) as error:
@@ -121,7 +113,7 @@ def _peek(stream: Any, size: int, file: str) -> bytes:
         ) from error
 
 
-def raw_dicts(content: object, file: str) -> list[Any]:
+def _raw_dicts(content: object, file: str) -> list[Any]:
     """Return a new list of the raw dicts in ``content``."""
     if isinstance(content, Mapping):
         if isinstance(content.get("traces"), list | tuple):
@@ -129,18 +121,15 @@ def raw_dicts(content: object, file: str) -> list[Any]:
         if "hidden_states" in content or "question_id" in content:
             return [content]
         keys = ", ".join(sorted(map(str, content))[:10]) or "none"
-        raise TraceError(
-            f"the file holds a dict that is no trace (keys: {keys}); expected a list of trace "
-            "dicts, one trace dict, "
-            "or {'traces': list}.",
-            file=file,
-        )
-    if isinstance(content, list | tuple):
+        found = f"a dict that is not a trace (keys: {keys})"
+    elif isinstance(content, list | tuple):
         return list(content)
-    if isinstance(content, np.ndarray) and content.dtype == object and content.ndim == 1:
+    elif isinstance(content, np.ndarray) and content.dtype == object and content.ndim == 1:
         return list(content)  # numpy.array(traces)
-    array = isinstance(content, np.ndarray) or is_tensor(content)
-    found = shown(content) if array else f"a {type(content).__name__}"
+    elif isinstance(content, np.ndarray) or is_tensor(content):
+        found = shown(content)
+    else:
+        found = f"a {type(content).__name__}"
     raise TraceError(
         f"the file holds {found}; expected a list of trace dicts, one trace dict, "
         "or {'traces': list}.",

@@ -8,11 +8,11 @@ With L layers, H heads, T tokens, E edges j -> i (token i attends to j < i):
     edges_weight, heads_weight float16 [E]
     edges_ptr                  uint32 [L + 1]: list l is edges ptr[l] .. ptr[l + 1]
     heads_ptr                  uint32 [L * H + 1]: list l * H + h
-    edge_rule                  text, beside edges: top:SHARE or threshold:WEIGHT
-    head_threshold             number, beside heads
+    edge_rule                  text, required with edges: top:SHARE or threshold:WEIGHT
+    head_threshold             number, required with heads
     sketch                     float16 [L, H, T, 4]
 
-Edges, heads and sketch may each be missing. The arrays are those of a shard's members.
+Edges, heads and sketch are each optional. The arrays are the same as in a shard's members.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from numpy.typing import NDArray
 
 from wdsbench import _core
 from wdsbench.records import EdgeLists, ReducedAttention
-from wdsbench.traces.arrays import as_array, shown
+from wdsbench.traces.arrays import as_array, first_line, shown
 from wdsbench.traces.attention import EdgeRule
 
-#: Numbers of a token in a sketch, and which of them is NaN outside the answer
+#: Values per token in a sketch, and the one that is NaN outside the answer
 #: (csrc/graph/sketch.hpp).
 _SKETCH_VALUES: Final = 4
 _LOOKBACK: Final = 2
 
 
 def reduced_to_raw(reduced: ReducedAttention) -> dict[str, Any]:
-    """Return the dict that a raw trace holds; :func:`reduced_from_raw` is the way back."""
+    """Return the raw trace's dict; the inverse of :func:`reduced_from_raw`."""
     raw: dict[str, Any] = {"num_heads": reduced.num_heads}
     for kind, edges in (("edges", reduced.edges), ("heads", reduced.heads)):
         if edges is not None:
@@ -53,11 +53,7 @@ def reduced_to_raw(reduced: ReducedAttention) -> dict[str, Any]:
 
 
 def reduced_from_raw(raw: object, tokens: int) -> ReducedAttention:
-    """Return the raw dict, checked.
-
-    Args:
-        raw: Value of ``reduced_attention``.
-        tokens: T of the trace.
+    """Return the checked value of ``reduced_attention`` of a trace of ``tokens`` tokens.
 
     Raises:
         ValueError: A value is missing or has the wrong type, dtype, shape or range.
@@ -100,7 +96,7 @@ def _num_heads(raw: Mapping[str, Any]) -> int:
     except TypeError:
         number = 0
     if number < 1:
-        raise ValueError(f"num_heads is {shown(value)}; expected an integer of 1 or more")
+        raise ValueError(f"num_heads is {shown(value)}; expected an integer of at least 1")
     return number
 
 
@@ -108,8 +104,8 @@ def _edge_rule(raw: Mapping[str, Any]) -> str:
     value = raw.get("edge_rule")
     if not isinstance(value, str):
         raise ValueError(
-            f"edge_rule is {shown(value)} beside edges; expected the text top:SHARE or"
-            " threshold:WEIGHT that made them"
+            f"edge_rule of edges is {shown(value)}; expected the text top:SHARE or"
+            " threshold:WEIGHT that selected them"
         )
     EdgeRule.parse(value)
     return value
@@ -120,8 +116,8 @@ def _head_threshold(raw: Mapping[str, Any]) -> float:
     if isinstance(value, int | float | np.integer | np.floating) and 0.0 <= value <= 1.0:
         return float(value)
     raise ValueError(
-        f"head_threshold is {shown(value)} beside heads; expected the number within 0..1 that"
-        " made them"
+        f"head_threshold of heads is {shown(value)}; expected the number within 0..1 that"
+        " selected them"
     )
 
 
@@ -135,7 +131,7 @@ def _sketch(raw: Mapping[str, Any], num_heads: int, tokens: int) -> NDArray[np.f
     if values.ndim != 4 or values.shape[1:] != wanted or not len(values):
         raise ValueError(
             f"sketch has shape {values.shape}; expected [layers, {num_heads}, {tokens},"
-            f" {_SKETCH_VALUES}] beside {num_heads} heads and {tokens} tokens"
+            f" {_SKETCH_VALUES}] for {num_heads} heads and {tokens} tokens"
         )
     bad = ~np.isfinite(values)
     bad[..., _LOOKBACK] = np.isinf(values[..., _LOOKBACK])
@@ -143,7 +139,7 @@ def _sketch(raw: Mapping[str, Any], num_heads: int, tokens: int) -> NDArray[np.f
         layer, head, token, _ = (int(place[0]) for place in np.nonzero(bad))
         raise ValueError(
             f"layer {layer}: the sketch of head {head}, token {token} is"
-            f" {values[layer, head, token].tolist()}; expected finite numbers (and NaN for the"
+            f" {values[layer, head, token].tolist()}; expected finite numbers (NaN only for the"
             " third, lookback): extract this trace again"
         )
     return values
@@ -156,7 +152,7 @@ def _edge_lists(raw: Mapping[str, Any], kind: str, heads: int, tokens: int) -> E
         return None
     if missing:
         raise ValueError(
-            f"holds no {', '.join(missing)}; {', '.join(names)} come together: extract this trace"
+            f"lacks {', '.join(missing)}; expected all of {', '.join(names)}: extract this trace"
             " again"
         )
     index, weight, pointer = (_native(name, raw[name]) for name in names)
@@ -176,6 +172,5 @@ def _native(name: str, value: object) -> NDArray[Any]:
     try:
         array = as_array(value)
     except ValueError as error:
-        reason = str(error).splitlines()[0].rstrip(".")
-        raise ValueError(f"{name} cannot be read as one array: {reason}") from error
+        raise ValueError(f"{name} cannot be read as one array: {first_line(error)}") from error
     return np.asarray(array, dtype=array.dtype.newbyteorder("="), order="C")

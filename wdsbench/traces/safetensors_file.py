@@ -1,10 +1,8 @@
-"""``.safetensors`` files of traces, read and written without the library: the format is a length, a
-JSON header and bytes, and the reader here needs no torch, knows bfloat16, and reads one trace at a
-time.
+"""``.safetensors`` files of traces, read one trace at a time, without torch or the library.
 
 Source: https://github.com/huggingface/safetensors, section "Format": u64 little endian N; N bytes
 JSON, ``{name: {"dtype", "shape", "data_offsets": [begin, end]}, "__metadata__": {text: text}}``;
-the data, offsets counted from its start.
+the data, to whose start offsets are relative. bfloat16 is read as float32.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ from wdsbench.traces.named import (
     raw_traces,
 )
 
-#: As the library's own limit.
+#: The library's own limit.
 _HEADER_LIMIT_BYTES: Final = 100_000_000
 _LENGTH: Final = struct.Struct("<Q")
 _METADATA: Final = "__metadata__"
@@ -53,15 +51,15 @@ _DTYPES: Final = {
     "F64": "<f8",
 }
 _NAMES: Final = {np.dtype(code): name for name, code in _DTYPES.items() if name != "BF16"}
-#: Where data starts in the file: arrays that are read by a map want to be aligned.
+#: Alignment of the data in the file, for arrays that are memory-mapped.
 _ALIGN_BYTES: Final = 64
 
 
 def read_safetensors(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the raw dict of each trace (module ``named``), read when it is reached.
+    """Yield the raw dict of each trace (module ``named``), reading one trace at a time.
 
-    ``__metadata__`` may hold ``meta``, a JSON object, and single values under their names: text as
-    it stands, anything else as JSON.
+    ``__metadata__`` may hold ``meta``, a JSON object, and single values under their names: texts
+    as they are, other values as JSON.
 
     Raises:
         TraceError: The file is cut short or damaged, or holds no trace.
@@ -81,16 +79,18 @@ def read_safetensors(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def write_safetensors(path: Path, traces: Sequence[Mapping[str, Any]]) -> None:
-    """Write raw traces; the same bytes for the same values."""
+    """Write raw traces; the same values give the same bytes."""
     arrays: dict[str, NDArray[Any]] = {}
     metas = []
+    single = len(traces) == 1
     for number, raw in enumerate(traces):
-        more, meta = named_values(raw, None if len(traces) == 1 else number)
+        more, meta = named_values(raw, None if single else number)
         arrays.update(more)
         metas.append(meta)
     # Widest first, so that every array is aligned to its own width.
     names = sorted(arrays, key=lambda name: -arrays[name].dtype.itemsize)
-    header: dict[str, Any] = {_METADATA: {META: meta_bytes(metas).decode("ascii")}}
+    meta_text = meta_bytes(metas, single=single).decode("ascii")
+    header: dict[str, Any] = {_METADATA: {META: meta_text}}
     offset = 0
     for name in names:
         array = arrays[name]
@@ -110,30 +110,26 @@ def write_safetensors(path: Path, traces: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _open(file: BinaryIO) -> tuple[dict[str, Reader], object]:
-    """Return readers of all tensors, and ``meta``.
-
-    Raises:
-        ValueError: The header is no header, or a tensor does not lie in the file.
-    """
+    """Return readers of all tensors, and ``meta``; raise ValueError if the header is invalid."""
     size = os.fstat(file.fileno()).st_size
     start = file.read(_LENGTH.size)
     if len(start) < _LENGTH.size:
-        raise ValueError(f"{size} bytes; a header needs more")
+        raise ValueError(f"the file has {size} bytes; expected at least {_LENGTH.size}")
     (length,) = _LENGTH.unpack(start)
     if length > min(_HEADER_LIMIT_BYTES, size - _LENGTH.size):
-        raise ValueError(f"a header of {length} bytes in a file of {size}")
+        raise ValueError(f"the header has {length} bytes, the file {size}")
     header = parse_json(file.read(length), "the header")
     if not isinstance(header, dict):
-        raise ValueError("the header is no JSON object")
+        raise ValueError("the header is not a JSON object")
     metadata = header.pop(_METADATA, None) or {}
     if not isinstance(metadata, dict):
-        raise ValueError(f"{_METADATA} is no JSON object")
+        raise ValueError(f"{_METADATA} is not a JSON object")
     first = _LENGTH.size + length
     readers: dict[str, Reader] = {}
     meta: object = None
     for name, text in metadata.items():
         if not isinstance(text, str):
-            raise ValueError(f"{_METADATA}, {name}: is no text")
+            raise ValueError(f"{_METADATA}, {name}, is not text")
         if name == META:
             meta = parse_json(text, f"{_METADATA}, {META},")
         else:
@@ -156,7 +152,7 @@ def _tensor_reader(file: BinaryIO, name: str, entry: Any, first: int, size: int)
         raise ValueError(f"tensor {name}: needs dtype, shape and data_offsets") from error
     if min(shape, default=0) < 0 or not 0 <= begin <= end <= size - first:
         raise ValueError(
-            f"tensor {name}: bytes {begin} to {end} of shape {shape} in {size - first} of data"
+            f"tensor {name}: shape {shape}, bytes {begin} to {end}; the data has {size - first}"
         )
 
     def read() -> NDArray[Any]:

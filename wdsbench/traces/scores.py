@@ -1,13 +1,13 @@
-"""Score files: CSV with a number for every trace, and the label that a threshold makes of it.
+"""Score files: CSV with a number for every trace, from which a threshold makes its label.
 
     question_id,bleurt_score          question_id,trace,bleurt_score
     q1,0.41                           q1,0,0.41
     q2,0.93                           q1,1,0.88
                                       q2,,0.93
 
-Without a column ``trace`` a score applies to every trace of its question. With it a row applies to
-one trace, by its number in the data set; a row with an empty cell applies to the traces of the
-question that have no row of their own. An empty score means that the trace has none.
+Without a column ``trace``, a score applies to every trace of its question. With it, a row applies
+to the trace with that number, or, if the cell is empty, to the traces of the question that have no
+row of their own. An empty score means that the trace has no score.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ABSTAINED_COLUMN: Final = "abstained"
 DEFAULT_SCORE_COLUMN: Final = "bleurt_score"
 
 _TRACE_MAX = 2**32 - 1  # the sample table stores four bytes
-#: Also "1.0": pandas writes integers so where a column has empty cells.
+#: pandas writes integers as "1.0" if a column has empty cells.
 _TRACE_NUMBER = re.compile(r"([0-9]{1,10})(?:\.0+)?")
 
 
@@ -42,27 +42,24 @@ class ScoreTable:
     """The scores of a file.
 
     Attributes:
-        scores: By (question id, trace number); number None: for all traces of the question without
-            a row of their own. A value None: the row has no score.
-        numbers: Trace numbers that have a row, ascending, of the questions that have any.
+        scores: Score, or None if its cell is empty, by (question id, trace number). Number None
+            applies to all traces of the question without a row of their own.
+        numbers: Trace numbers that have a row, ascending, by question id.
     """
 
     scores: Mapping[tuple[str, int | None], float | None]
     numbers: Mapping[str, tuple[int, ...]]
 
     def of(self, question_id: str, number: int | None) -> float | None:
-        """Return the score of a trace or None; number None: the score for the whole question."""
+        """Return the score of a trace (number None: of the whole question), or None."""
         own = (question_id, number)
         return self.scores[own] if own in self.scores else self.scores.get((question_id, None))
 
 
 def read_scores(path: Path, column: str | None = None) -> tuple[ScoreTable, str]:
-    """Return the scores of a file and the name of their column.
+    """Return the scores of a CSV file with a header line, and the name of their column.
 
-    Args:
-        path: CSV with a header line, a column ``question_id``, optionally a column ``trace`` of
-            integers, and at least one column of numbers.
-        column: Column to read; None: ``bleurt_score``, or the only one beside ``abstained``.
+    ``column`` None means the only column of scores other than ``abstained``, or ``bleurt_score``.
 
     Raises:
         ScoreError: The file cannot be read, has no such column, a value is not a finite number, a
@@ -107,12 +104,10 @@ def read_scores(path: Path, column: str | None = None) -> tuple[ScoreTable, str]
 def scores_csv(
     columns: Sequence[str], rows: Iterable[tuple[str, int, Sequence[Any]]], *, numbered: bool
 ) -> bytes:
-    """Return a score file.
+    """Return a score file with the given columns of scores.
 
-    Args:
-        columns: Names of the columns of scores.
-        rows: Question id, trace number and cells of each trace.
-        numbered: True to write the column ``trace``.
+    ``rows`` are the question id, trace number and cells of each trace; ``numbered`` adds the column
+    ``trace``.
     """
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")

@@ -1,7 +1,6 @@
-"""Sealed replacements for the names in a trace's pickle, one for each allowed name.
+"""Sealed replacements for the names in a trace's pickle; ``ALLOWED`` at the end lists them all.
 
-See ``unpickle`` for the reason why none of them is a function of NumPy or torch. ``ALLOWED`` at the
-end is the complete list.
+``unpickle`` explains why none of them is a function of NumPy or torch.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ def printable(name: str) -> str:
 
 
 class _Sealed:
-    """Base of all stand-ins: nothing a pickle can do changes one."""
+    """Base of all stand-ins, which no pickle can change."""
 
     __slots__ = ()
 
@@ -55,12 +54,11 @@ class _StandIn(_Sealed):
         object.__setattr__(self, "_function", function)
 
     def __call__(self, *args: object) -> object:
-        """Call our function; what it does not accept is refused."""
         return self._function(*args)
 
 
 class _Dtype(_Sealed):
-    """Replacement of ``numpy.dtype(...)``: a name and a byte order."""
+    """The result of ``numpy.dtype(...)``: a name and a byte order."""
 
     __slots__ = ("_name", "_order")
     _name: str
@@ -71,7 +69,7 @@ class _Dtype(_Sealed):
         object.__setattr__(self, "_order", "=")
 
     def __setstate__(self, state: object) -> None:
-        """Take the byte order from NumPy's dtype state; the rest must be that of a plain dtype."""
+        """Set the byte order from NumPy's state of a plain dtype."""
         if (
             not isinstance(state, tuple)
             or len(state) < 5
@@ -84,18 +82,16 @@ class _Dtype(_Sealed):
 
     def real(self) -> np.dtype[Any]:
         """Return the NumPy dtype."""
-        return (
-            np.dtype(object) if self._name.startswith("O") else np.dtype(self._order + self._name)
-        )
+        return np.dtype("O" if self._name.startswith("O") else self._order + self._name)
 
 
 class _Array(np.ndarray[Any, np.dtype[Any]]):
-    """An array between ``_reconstruct`` and BUILD; afterwards an ordinary array."""
+    """The result of ``_reconstruct``; an ordinary array after BUILD."""
 
     __slots__ = ()
 
     def __setstate__(self, state: object) -> None:
-        """Take NumPy's array state, after checking that shape, dtype and data agree."""
+        """Set NumPy's array state after checking that shape, dtype and data agree."""
         if not isinstance(state, tuple) or len(state) != 5:
             raise TraceError("an array's state is not NumPy's; the file is damaged.")
         _, shape, dtype, is_fortran, data = state
@@ -112,7 +108,7 @@ class _Array(np.ndarray[Any, np.dtype[Any]]):
 
 
 class _Storage(_Sealed):
-    """A torch storage between ``_load_from_bytes`` and ``_rebuild_tensor_v2``."""
+    """The result of ``_load_from_bytes``, for ``_rebuild_tensor_v2``: a ``TypedStorage``."""
 
     __slots__ = ("_storage",)
     _storage: Any
@@ -121,7 +117,6 @@ class _Storage(_Sealed):
         object.__setattr__(self, "_storage", storage)
 
     def real(self) -> Any:
-        """Return torch's ``TypedStorage``."""
         return self._storage
 
 
@@ -143,9 +138,8 @@ def _checked_shape(shape: object) -> tuple[int, ...]:
 def _numpy_dtype(name: object, *_align_and_copy: object) -> _Dtype:
     """Replace ``numpy.dtype(name, align, copy)``."""
     if not isinstance(name, str) or _DTYPE_NAME.fullmatch(name) is None:
-        raise TraceError(
-            f"an array's dtype {printable(str(name))!r} is not a plain number, bool or text type."
-        )
+        found = printable(str(name))
+        raise TraceError(f"an array's dtype {found!r} is not a plain number, bool or text type.")
     return _Dtype(name)
 
 
@@ -222,23 +216,22 @@ def _torch_rebuild_tensor(
     shape, steps = _checked_shape(size), _checked_shape(stride)
     if len(shape) != len(steps):
         raise TraceError(
-            "a torch tensor has as many strides as axes, this one has not; the file is damaged."
+            f"a torch tensor has {len(steps)} strides for {len(shape)} axes; the file is damaged."
         )
     typed = storage.real()
     untyped = typed._untyped_storage
     stored = untyped.nbytes() // typed.dtype.itemsize
-    # The furthest element must lie inside; and no stride of 0 may blow a small storage up.
+    # The last element must be in the storage, and strides of 0 must not expand a small storage.
     count = math.prod(shape)
     last = offset + sum((n - 1) * step for n, step in zip(shape, steps, strict=True))
     if count > stored or (count and last >= stored):
         raise TraceError(
-            f"a torch tensor of shape {shape} does not fit its storage of {stored} elements; "
+            f"a torch tensor of shape {shape} does not fit in its storage of {stored} elements; "
             "call .contiguous() before saving."
         )
     if count == 0:
         return tensor_to_numpy(torch.empty(shape, dtype=typed.dtype))
-    tensor = torch.empty(0, dtype=typed.dtype).set_(untyped, offset, shape, steps)
-    return tensor_to_numpy(tensor)
+    return tensor_to_numpy(torch.empty(0, dtype=typed.dtype).set_(untyped, offset, shape, steps))
 
 
 def _torch_parameter(data: object, *_grad_and_hooks: object) -> object:
@@ -247,72 +240,56 @@ def _torch_parameter(data: object, *_grad_and_hooks: object) -> object:
 
 
 def _encode(text: object, encoding: object = None) -> bytes:
-    """Replace ``_codecs.encode`` as protocols 0 to 2 use it to write bytes."""
+    """Replace ``_codecs.encode``, with which protocols 0 to 2 write bytes."""
     if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
-        raise TraceError(
-            "bytes in the pickle are not encoded as pickle does it; the file is damaged."
-        )
+        raise TraceError("bytes in the pickle are not encoded as pickle does; the file is damaged.")
     return text.encode("latin1")
 
 
 def _bytes(*args: object) -> bytes:
     """Replace ``bytes``, which protocols 0 to 2 call for the empty value only."""
     if args:
-        raise TraceError(
-            "bytes in the pickle are not written as pickle does it; the file is damaged."
-        )
+        raise TraceError("bytes in the pickle are not written as pickle does; the file is damaged.")
     return b""
 
 
 def _bytearray(data: object = b"", encoding: object = "latin1") -> bytearray:
-    """Replace ``bytearray``; never given a bare size, which would allocate it."""
+    """Replace ``bytearray``; a bare size, which would allocate memory, is refused."""
     return bytearray(_encode(data, encoding) if isinstance(data, str) else _of_type(data, bytes))
 
 
 def _complex(real: object, imaginary: object = 0.0) -> complex:
-    """Replace ``complex``."""
     return complex(_of_type(real, float), _of_type(imaginary, float))
 
 
-def _set(items: object = ()) -> set[object]:
-    """Replace ``set``."""
-    return set(_of_type(items, list | tuple))
+def _container(kind: Callable[[Any], object]) -> _StandIn:
+    """Return the stand-in for ``set``, ``frozenset``, ``OrderedDict`` or ``torch.Size``."""
 
+    def build(items: object = ()) -> object:
+        return kind(_of_type(items, list | tuple))
 
-def _frozenset(items: object = ()) -> frozenset[object]:
-    """Replace ``frozenset``."""
-    return frozenset(_of_type(items, list | tuple))
-
-
-def _ordered_dict(items: object = ()) -> OrderedDict[object, object]:
-    """Replace ``collections.OrderedDict``; its entries come by SETITEMS."""
-    return OrderedDict(_of_type(items, list | tuple))
+    return _StandIn(build)
 
 
 def _default_dict(_factory: object = None) -> dict[object, object]:
-    """Replace ``collections.defaultdict``, as a plain dict; its entries come by SETITEMS."""
+    """Replace ``collections.defaultdict`` by a plain dict, filled by SETITEMS."""
     return {}
 
 
 def _default(*_: object) -> Never:
-    """Replace what a ``defaultdict`` makes of missing keys; pickles name it, none calls it."""
+    """Replace the factory of a ``defaultdict``, which pickles name and never call."""
     raise TraceError("the pickle calls a plain type as pickle does not; the file is damaged.")
 
 
-def _torch_size(sizes: object = ()) -> tuple[object, ...]:
-    """Replace ``torch.Size``."""
-    return tuple(_of_type(sizes, list | tuple))
-
-
 def _torch_device(kind: object, index: object = None) -> str:
-    """Replace ``torch.device``, as its name."""
+    """Replace ``torch.device`` by its name."""
     return f"{_of_type(kind, str)}" + ("" if index is None else f":{_of_type(index, int)}")
 
 
 def _of_type(value: object, kind: Any) -> Any:
     if not isinstance(value, kind):
         raise TraceError(
-            "a plain value in the pickle is not written as pickle does it; the file is damaged."
+            "a plain value in the pickle is not written as pickle does; the file is damaged."
         )
     return value
 
@@ -321,17 +298,14 @@ _NDARRAY: Final = _StandIn(_numpy_ndarray)
 
 
 def _table() -> Mapping[tuple[str, str], _StandIn | str]:
-    """Return (module, name) -> stand-in: everything a trace's pickle may name.
-
-    Dtypes of torch, which extractors note beside their arrays, are their own names.
-    """
+    """Return (module, name) -> stand-in for all allowed names; torch dtypes become their names."""
     pairs: dict[tuple[str, str], _StandIn | str] = {
         ("numpy", "ndarray"): _NDARRAY,
         ("numpy", "dtype"): _StandIn(_numpy_dtype),
         ("_codecs", "encode"): _StandIn(_encode),
-        ("collections", "OrderedDict"): _StandIn(_ordered_dict),
+        ("collections", "OrderedDict"): _container(OrderedDict),
         ("collections", "defaultdict"): _StandIn(_default_dict),
-        ("torch", "Size"): _StandIn(_torch_size),
+        ("torch", "Size"): _container(tuple),
         ("torch", "device"): _StandIn(_torch_device),
         ("torch._utils", "_rebuild_tensor_v2"): _StandIn(_torch_rebuild_tensor),
         ("torch._utils", "_rebuild_parameter"): _StandIn(_torch_parameter),
@@ -345,8 +319,8 @@ def _table() -> Mapping[tuple[str, str], _StandIn | str]:
         pairs[builtins, "bytes"] = _StandIn(_bytes)
         pairs[builtins, "bytearray"] = _StandIn(_bytearray)
         pairs[builtins, "complex"] = _StandIn(_complex)
-        pairs[builtins, "set"] = _StandIn(_set)
-        pairs[builtins, "frozenset"] = _StandIn(_frozenset)
+        pairs[builtins, "set"] = _container(set)
+        pairs[builtins, "frozenset"] = _container(frozenset)
         for plain in ("dict", "float", "int", "list", "long", "str", "unicode"):
             pairs[builtins, plain] = _StandIn(_default)
     for dtype in ("bfloat16", "float16", "float32", "float64"):
@@ -356,9 +330,9 @@ def _table() -> Mapping[tuple[str, str], _StandIn | str]:
 
 ALLOWED: Final = _table()
 
-#: The same for ``torch.serialization.safe_globals``: (stand-in, the name it answers to), for what
-#: ``.pt`` files hold beside torch's own. The last two are types that BUILD may fill; no pickle can
-#: name them, since a name ends at its newline.
+#: The same for ``torch.serialization.add_safe_globals``, without torch's own names: (stand-in,
+#: name in the pickle). The last two are types that BUILD may fill; no pickle can name them, since
+#: a name ends at its newline.
 SAFE_VALUES: Final = [
     *(
         (value, f"{module}.{name}")

@@ -1,6 +1,4 @@
-"""Read ``.pt`` files: preprocessed ``sequences`` or ``graphs``, or raw traces saved with
-``torch.save``.
-"""
+"""``.pt`` files: preprocessed ``sequences`` or ``graphs``, or raw traces of ``torch.save``."""
 
 from __future__ import annotations
 
@@ -16,38 +14,38 @@ import numpy as np
 
 from wdsbench.errors import TraceError
 from wdsbench.records import Trace
-from wdsbench.traces.arrays import as_array, is_tensor
+from wdsbench.traces.arrays import as_array, first_line, is_tensor
 from wdsbench.traces.check import check_trace
 from wdsbench.traces.graphs import SAFE_GLOBALS, read_graphs
 from wdsbench.traces.stand_ins import SAFE_VALUES
 
 
 def load_tensors(path: Path) -> object:
-    """Return what ``torch.save`` wrote, on the CPU; by ``torch.load(weights_only=True)``.
+    """Return the content of a ``.pt`` file, on the CPU, by ``torch.load(weights_only=True)``.
 
-    Torch is given stand-ins of ours (modules ``stand_ins``, ``graphs``) under the names of what
-    NumPy arrays, plain containers and PyG's ``Data`` are pickled with, and calls nothing else.
+    For NumPy arrays, plain containers and PyG's ``Data``, torch calls only stand-ins of ours
+    (modules ``stand_ins``, ``graphs``).
 
     Raises:
-        TraceError: The file cannot be opened, is cut short or damaged, or names something that
+        TraceError: The file cannot be opened, is cut short or damaged, or names an object that
             torch does not allow.
     """
     import torch
 
     try:
         with warnings.catch_warnings():
-            # torch remarks on its own storage classes when it reads its older file format.
+            # torch warns about its own storage classes when it reads its older file format.
             warnings.simplefilter("ignore")
             with _only_our_globals():
                 return torch.load(path, map_location="cpu", weights_only=True)
     except TraceError as error:  # of a stand-in
         raise TraceError(error.detail, file=str(path)) from error
     except pickle.UnpicklingError as error:
-        # Without torch's own words: they advise to load the file unsafely.
+        # Without torch's own text, which suggests to load the file unsafely.
         raise TraceError(
             "torch.load(weights_only=True) refuses the file, and nothing in it was run: it holds "
             "more than tensors, NumPy arrays, numbers, strings, lists and dicts, or is damaged, or "
-            "torch.save did not write it; save such plain values, or with pickle.dump under a name "
+            "torch.save did not write it; save only such values, or use pickle.dump and a name "
             "ending in .pkl.",
             file=str(path),
         ) from error
@@ -55,7 +53,7 @@ def load_tensors(path: Path) -> object:
         raise TraceError(f"cannot be read: {error.strerror or error}.", file=str(path)) from error
     except Exception as error:  # a damaged file can raise anything
         raise TraceError(
-            f"not a readable torch file ({type(error).__name__}: {_first_line(error)}); the file "
+            f"not a readable torch file ({type(error).__name__}: {first_line(error)}); the file "
             "is cut short or damaged, write or copy it again.",
             file=str(path),
         ) from error
@@ -63,9 +61,9 @@ def load_tensors(path: Path) -> object:
 
 @contextmanager
 def _only_our_globals() -> Iterator[None]:
-    """Allow torch to name our stand-ins and nothing that the program has allowed it beside them.
+    """Replace the program's safe globals by our stand-ins.
 
-    A name that both allow would be either's, and real NumPy functions do not fit our stand-ins.
+    With both, a name could resolve to either, and real NumPy functions do not accept our stand-ins.
     """
     import torch
 
@@ -85,13 +83,12 @@ def is_sequences(content: object) -> bool:
 
 
 def sequence_traces(content: Mapping[str, Any], file: str) -> Iterator[Trace]:
-    """Yield the traces of a preprocessed file: no token ids and texts, label set.
+    """Yield the traces of a preprocessed file, which have no token ids and texts.
 
     Args:
         content: ``sequences``: tensor or array ``[n, L, D]`` or n of ``[L, D]``, traces of T = 1;
             or ``graphs``: n lists of L PyG ``Data`` (module ``graphs``), traces of T tokens with
-            edges; ``question_ids``: n texts or integers; ``labels``: n of 0 or 1, or missing where
-            scores will bring them.
+            edges; ``question_ids``: n texts or integers; ``labels``: n of 0 or 1, optional.
         file: Name for the record and for errors.
 
     Raises:
@@ -102,8 +99,7 @@ def sequence_traces(content: Mapping[str, Any], file: str) -> Iterator[Trace]:
     parts = content[name]
     if name == "graphs" and not isinstance(parts, list | tuple):
         raise TraceError(
-            f"graphs is a {type(parts).__name__}; expected a list of n lists, each of a Data for"
-            " every layer.",
+            f"graphs is a {type(parts).__name__}; expected n lists of one Data per layer.",
             file=file,
         )
     is_array = is_tensor(parts) or isinstance(parts, np.ndarray)
@@ -118,72 +114,47 @@ def sequence_traces(content: Mapping[str, Any], file: str) -> Iterator[Trace]:
     ids = _column(content, "question_ids", count, name, file)
     has_labels = content.get("labels") is not None
     labels = _column(content, "labels", count, name, file) if has_labels else [None] * count
-    make = _sequence_trace if name == "sequences" else _graph_trace
     for position in range(count):
-        yield make(parts[position], ids[position], labels[position], file, position)
+        raw = {"question_id": ids[position], "label": labels[position]}
+        if name == "sequences":
+            yield _sequence_trace(raw, parts[position], file, position)
+        else:
+            states, edges, remarks = read_graphs(parts[position], file, position)
+            trace = _states_trace(raw, states, len(states[0]), file, position)
+            yield replace(trace, graphs=edges, remarks=remarks)
 
 
-def _sequence_trace(
-    states: Any, question_id: object, label: object, file: str, position: int
-) -> Trace:
-    """Return one sequence as a trace, through the same checks as raw traces pass."""
+def _sequence_trace(raw: Mapping[str, Any], states: Any, file: str, position: int) -> Trace:
     shape = tuple(states.shape) if is_tensor(states) else np.shape(states)
     if len(shape) != 2:
-        raise TraceError(
-            f"a sequence has shape {shape}; expected [layers, features].",
-            file=file,
-            position=position,
-        )
-    return _untold(states, 1, question_id, label, file, position)
+        detail = f"a sequence has shape {shape}; expected [layers, features]."
+        raise TraceError(detail, file=file, position=position)
+    return _states_trace(raw, states, 1, file, position)
 
 
-def _graph_trace(
-    graphs: Any, question_id: object, label: object, file: str, position: int
+def _states_trace(
+    raw: Mapping[str, Any], states: Any, tokens: int, file: str, position: int
 ) -> Trace:
-    """Return one list of graphs as a trace with edges."""
-    states, edges, remarks = read_graphs(graphs, file, position)
-    trace = _untold(states, len(states[0]), question_id, label, file, position)
-    return replace(trace, graphs=edges, remarks=remarks)
-
-
-def _untold(
-    states: Any, tokens: int, question_id: object, label: object, file: str, position: int
-) -> Trace:
-    """Return states as a trace of whose tokens nothing is known."""
-    trace = check_trace(
-        {
-            "hidden_states": states,
-            "tokens": [0] * tokens,  # placeholders; no id is known
-            "question_id": question_id,
-            "label": label,
-            "tokens_decoded": ["?"] * tokens,
-            "generated_answer_clean": "",
-        },
-        file,
-        position,
-    )
+    """Return states as a trace of unknown tokens, after the checks of raw traces."""
+    placeholders = {
+        "tokens": [0] * tokens,
+        "tokens_decoded": ["?"] * tokens,
+        "generated_answer_clean": "",
+    }
+    trace = check_trace({**raw, **placeholders, "hidden_states": states}, file, position)
     return replace(trace, tokens=np.empty(0, dtype=np.int64), token_texts=[])
 
 
 def _column(
-    content: Mapping[str, Any], name: str, count: int, beside: str, file: str
+    content: Mapping[str, Any], name: str, count: int, counted: str, file: str
 ) -> Sequence[object]:
+    """Return the ``count`` values of a key, one for each of ``counted``."""
     value = content.get(name)
     if value is None:
-        raise TraceError(
-            f"{name} is missing beside {beside} (keys found: "
-            f"{', '.join(sorted(map(str, content)))}).",
-            file=file,
-        )
-    values: Sequence[object] = (
-        value if isinstance(value, list | tuple) else list(as_array(value).reshape(-1))
-    )
+        keys = ", ".join(sorted(map(str, content)))
+        raise TraceError(f"{name} is missing (keys found: {keys}).", file=file)
+    values = value if isinstance(value, list | tuple) else list(as_array(value).reshape(-1))
     if len(values) != count:
-        raise TraceError(
-            f"{len(values)} {name} beside {count} {beside}; expected the same number.", file=file
-        )
+        detail = f"{len(values)} {name} and {count} {counted}; expected the same number."
+        raise TraceError(detail, file=file)
     return values
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0].rstrip(".") if str(error) else "no detail"

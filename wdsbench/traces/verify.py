@@ -1,11 +1,9 @@
-"""The full check of raw trace files, which lists every bad file and trace with its reason.
+"""The full check of raw trace files: every bad file and trace with its reason.
 
 Packing stops at the first bad trace; this check continues. It covers what packing checks (modules
 ``read`` and ``check``; attention maps by computing their default edges), and that a question's
-trace numbers are unique.
-
-A file that cannot be read to its end is one problem, after those of the traces before the damage.
-A pickle is one object, so usually none of its traces can be read.
+trace numbers are unique. A file that is damaged after some traces is one problem of its own; of a
+damaged pickle usually no trace can be read.
 """
 
 from __future__ import annotations
@@ -37,9 +35,9 @@ class RawProblem:
 
     Attributes:
         file: Path of the file.
-        position: Place of the trace in it, from 0; None: the file itself.
-        question_id: Where it is known.
         detail: Found value, expected values, remedy.
+        position: Place of the trace in the file, from 0; None if the file itself is bad.
+        question_id: The trace's question id if it is known.
     """
 
     file: str
@@ -50,10 +48,7 @@ class RawProblem:
     @property
     def text(self) -> str:
         """One line: place, then detail."""
-        error = TraceError(
-            self.detail, file=self.file, position=self.position, question_id=self.question_id
-        )
-        return str(error)
+        return str(TraceError(**vars(self)))
 
 
 @dataclass
@@ -61,14 +56,14 @@ class RawReport:
     """Result of a check.
 
     Attributes:
-        files: Files looked at.
-        bad_files: Files that could not be read to their end, or are no trace files.
-        traces: Good traces.
-        bad_traces: Traces with a problem.
-        tokens: Of the good ones.
-        questions: Different questions of the good ones.
-        problems: All of them, files in order.
-        remarks: Number of traces for each change that reading makes.
+        files: Number of files, good and bad.
+        bad_files: Files that could not be read completely, or are not trace files.
+        traces: Number of good traces.
+        bad_traces: Number of traces with a problem.
+        tokens: Tokens of the good traces.
+        questions: Number of distinct questions of the good traces.
+        problems: All problems, ordered by file.
+        remarks: Number of good traces for each remark.
     """
 
     files: int = 0
@@ -91,33 +86,26 @@ class RawReport:
 
 
 def verify_raw(patterns: Sequence[str | Path], *, progress: Progress = no_progress) -> RawReport:
-    """Check raw trace files and return every problem; memory is bounded by one file.
-
-    Args:
-        patterns: Files, folders or globs of raw trace files.
-        progress: Draws over files.
+    """Check the raw trace files of ``patterns``; memory is bounded by one file.
 
     Raises:
         TraceError: A pattern matches nothing.
         ValueError: A pattern is empty.
     """
     files, refused = match_patterns(patterns)
-    strangers = {Path(str(error.file)): error for error in refused}
-    paths = sorted([*files, *strangers])
-    run = _Run()
+    refusals = {Path(str(error.file)): error for error in refused}
+    paths = sorted([*files, *refusals])
+    check = _FileCheck()
     for path in progress(paths, len(paths), "verifying"):
-        if path in strangers:
-            run.refuse_file(strangers[path])
-        else:
-            run.add_file(path)
-    report = run.report
-    report.questions = len(run.questions)
-    report.remarks = dict(run.remarks)
+        check.add_file(path, refusals.get(path))
+    report = check.report
+    report.questions = len(check.questions)
+    report.remarks = dict(check.remarks)
     return report
 
 
-class _Run:
-    """Takes file after file and keeps count."""
+class _FileCheck:
+    """Checks one file after the other and counts the results."""
 
     def __init__(self) -> None:
         self.report = RawReport()
@@ -126,69 +114,56 @@ class _Run:
         self._numbered: dict[tuple[str, int], str] = {}
         self._contents: dict[tuple[str, int], tuple[str, str]] = {}
 
-    def add_file(self, path: Path) -> None:
-        """Check one file."""
-        report, before = self.report, self.report.traces + self.report.bad_traces
-        report.files += 1
+    def add_file(self, path: Path, refusal: TraceError | None) -> None:
+        """Check one file; ``refusal`` says why a match is not a trace file."""
+        self.report.files += 1
         try:
+            if refusal is not None:
+                raise refusal
             position = 0
             for content in raw_objects(path):
                 for found in _checked(content, str(path), position):
                     position += 1
-                    if isinstance(found, TraceError):
-                        self._refuse(path, found)
-                    else:
-                        self._take(path, found)
+                    self._add_trace(path, found)
+            if position == 0:
+                raise TraceError("the file holds no traces; leave it out.")
         except TraceError as error:  # of the file or a container of traces
-            report.bad_files += 1
-            report.problems.append(
-                RawProblem(str(path), error.detail, error.position, error.question_id)
-            )
+            self.report.bad_files += 1
+            self._add_problem(path, error.detail, error)
+
+    def _add_problem(self, path: Path, detail: str, place: Trace | TraceError) -> None:
+        problem = RawProblem(str(path), detail, place.position, place.question_id)
+        self.report.problems.append(problem)
+
+    def _add_trace(self, path: Path, trace: Trace | TraceError) -> None:
+        if isinstance(trace, TraceError):
+            self.report.bad_traces += 1
+            self._add_problem(path, trace.detail, trace)
             return
-        if report.traces + report.bad_traces == before:
-            report.bad_files += 1
-            report.problems.append(RawProblem(str(path), "the file holds no traces; leave it out."))
-
-    def refuse_file(self, error: TraceError) -> None:
-        """Count a match that is not a trace file."""
-        self.report.files += 1
-        self.report.bad_files += 1
-        self.report.problems.append(RawProblem(str(error.file), error.detail))
-
-    def _refuse(self, path: Path, error: TraceError) -> None:
-        self.report.bad_traces += 1
-        self.report.problems.append(
-            RawProblem(str(path), error.detail, error.position, error.question_id)
-        )
-
-    def _take(self, path: Path, trace: Trace) -> None:
-        """Count a valid trace, unless it is a copy of another."""
-        detail = _map_problem(trace) or self._clash(trace)
+        detail = _map_problem(trace) or self._duplicate(trace)
         if detail is not None:
             self.report.bad_traces += 1
-            self.report.problems.append(
-                RawProblem(str(path), detail, trace.position, trace.question_id)
-            )
+            self._add_problem(path, detail, trace)
             return
         self.report.traces += 1
         self.report.tokens += trace.num_tokens
         self.questions.add(trace.question_id)
         self.remarks.update(trace.remarks)
 
-    def _clash(self, trace: Trace) -> str | None:
-        """Return why packing would refuse a trace after the earlier ones."""
+    def _duplicate(self, trace: Trace) -> str | None:
+        """Return why the trace duplicates an earlier one, or None."""
         place = f"{trace.file}, trace {trace.position}"
         if trace.trace_number is not None:
             first = self._numbered.setdefault((trace.question_id, trace.trace_number), place)
             if first != place:
-                return f"has trace number {trace.trace_number}, as has {first}."
+                return f"has trace number {trace.trace_number}, which {first} already has."
             return None
         # Within a file equal traces may be equal answers; across files they are a copy.
         digest = xxhash.xxh3_64_intdigest(trace.hidden.data)
         file, first = self._contents.setdefault((trace.question_id, digest), (trace.file, place))
         if file != trace.file:
             return (
-                f"is the same trace as {first}; if the file is no copy, give the traces a"
+                f"is the same trace as {first}; if the file is not a copy, give its traces a"
                 " trace_number."
             )
         return None
@@ -210,11 +185,7 @@ def _map_problem(trace: Trace) -> str | None:
 def _checked(
     content: list[Any] | Mapping[str, Any], file: str, position: int
 ) -> Iterator[Trace | TraceError]:
-    """Yield each trace in an object of a file, or what is wrong with it.
-
-    Raises:
-        TraceError: The object holds no traces.
-    """
+    """Yield each trace in an object of a file, or its error."""
     if isinstance(content, Mapping):
         yield from checked_sequences(content, file)
         return
@@ -227,7 +198,7 @@ def _checked(
 
 
 def checked_sequences(content: Mapping[str, Any], file: str) -> Iterator[Trace | TraceError]:
-    """Yield the traces of a preprocessed file; behind a bad one, go on with those after it."""
+    """Yield each trace of a preprocessed file, or its error."""
     first = 0
     while True:
         rest = {

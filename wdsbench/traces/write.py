@@ -1,4 +1,4 @@
-"""Write raw trace files of plain NumPy arrays, the same bytes for the same traces."""
+"""Writing of raw trace files of plain NumPy arrays; equal traces give equal bytes."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from wdsbench.traces.hdf5 import write_hdf5
 from wdsbench.traces.npz import write_npz
 from wdsbench.traces.safetensors_file import write_safetensors
 
-# Protocol 4 is read by every Python since 3.4; 5 saves no copy once the bytes are compressed.
+# Every Python since 3.4 reads protocol 4; 5 saves no copy when the bytes are compressed.
 _PROTOCOL: Final = 4
-# isal's levels 0 to 3: hidden states in float16 hardly compress, 1 costs about as little as 0.
+# isal has levels 0 to 3. float16 states hardly compress; level 1 costs about as little as 0.
 _GZIP_LEVEL: Final = 1
 _BUFFER_BYTES: Final = 1 << 20
 _WRITERS: Final[dict[str | None, Callable[[Path, Sequence[Mapping[str, Any]]], None]]] = {
@@ -33,24 +33,23 @@ _WRITERS: Final[dict[str | None, Callable[[Path, Sequence[Mapping[str, Any]]], N
 def write_traces(path: Path, traces: Sequence[Mapping[str, Any]]) -> None:
     """Write raw trace dicts to one file; ``path`` changes only when all is on disk.
 
-    Torch tensors are written as NumPy arrays, so that readers need no torch; key order is kept
-    where the format has one. The bytes depend on the values alone: no time, no file name, and no
-    notice of which objects are shared (HDF5 apart, which the library lays out).
+    Torch tensors are written as NumPy arrays, so readers need no torch; key order is kept where the
+    format has one. The bytes depend on the values only, not on time, file name or which objects are
+    shared (except for HDF5, whose library decides the file's layout).
 
     Args:
-        path: Its end says how: ``.pkl.gz`` a gzipped pickle, ``.pkl`` a plain one, ``.npz``,
-            ``.safetensors``, ``.h5`` named arrays (module ``named``).
+        path: The suffix decides the format: ``.pkl.gz`` a gzipped pickle, ``.pkl`` a plain one,
+            ``.npz``, ``.safetensors``, ``.h5`` named arrays (module ``named``).
         traces: Dicts in the raw format (module ``check``).
 
     Raises:
-        ValueError: The name ends in nothing that is written.
+        ValueError: The suffix is unknown.
     """
-    name = path.name.lower()
     kind = kind_of(path)
     if kind in _WRITERS:
         _WRITERS[kind](path, traces)
     elif kind == "pickle":
-        _write_pickle(path, [_plain(trace) for trace in traces], squeeze=name.endswith(".gz"))
+        _write_pickle(path, [_plain(trace) for trace in traces])
     else:
         raise ValueError(
             f"trace file {path.name!r}: the name ends in none of .pkl.gz, .pkl, .npz, .safetensors,"
@@ -58,9 +57,9 @@ def write_traces(path: Path, traces: Sequence[Mapping[str, Any]]) -> None:
         )
 
 
-def _write_pickle(path: Path, plain: list[Any], *, squeeze: bool) -> None:
+def _write_pickle(path: Path, plain: list[Any]) -> None:
     with atomic_file(path) as raw:
-        if not squeeze:
+        if not path.name.lower().endswith(".gz"):
             _dump(plain, raw)
             return
         zipped = igzip.IGzipFile(  # type: ignore[no-untyped-call]
@@ -72,8 +71,7 @@ def _write_pickle(path: Path, plain: list[Any], *, squeeze: bool) -> None:
 
 def _dump(plain: list[Any], stream: BinaryIO | io.BufferedWriter) -> None:
     pickler = pickle.Pickler(stream, protocol=_PROTOCOL)
-    # Without a memo: otherwise equal traces pickle differently when one holds an object twice and
-    # the other two equal ones. Raw traces hold no cycles.
+    # No memo, so that shared objects and equal ones give the same bytes. Raw traces have no cycles.
     pickler.fast = True
     pickler.dump(plain)
 
