@@ -105,7 +105,7 @@ def group_names(readers: Mapping[str, Reader], meta: object, file: str) -> list[
     if meta is not None and not isinstance(meta, Mapping):
         raise TraceError(f"meta is {shown(meta)}; expected a JSON object.", file=file)
     for name, value in _meta_values(meta or {}):
-        found.setdefault(name, lambda value=value: value)  # type: ignore[misc]
+        found.setdefault(name, _constant(value))
     if not found:
         names = ", ".join(sorted(map(str, readers))[:10]) or "none"
         raise TraceError(
@@ -197,6 +197,10 @@ def meta_bytes(metas: list[dict[str, Any]], *, single: bool) -> bytes:
     """Return the JSON object of a file: of one trace, or of several by their numbers."""
     content = metas[0] if single else {str(number): meta for number, meta in enumerate(metas)}
     return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _constant(value: Any) -> Reader:
+    return lambda: value
 
 
 def _is_known(name: str) -> bool:
