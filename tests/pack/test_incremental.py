@@ -164,7 +164,7 @@ def test_whatever_stops_a_run_that_resumes_nothing_is_lost(
         raise KeyboardInterrupt
 
     if how == "stopped":  # while finished shards are read again, which takes its time
-        monkeypatch.setattr("wdsbench.shards.write.recovery.is_whole", stopped)
+        monkeypatch.setattr("wdsbench.shards.write.journal.is_whole", stopped)
     with pytest.raises((PackError, KeyboardInterrupt)):
         IncrementalPacker(out, OPTIONS, resume=True)
     assert contents(out) == before

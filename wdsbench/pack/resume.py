@@ -65,8 +65,8 @@ class EarlierRun:
         """Return the part that a writer took over; empty for a new data set."""
         run = cls()
         for shard in writer.finished:
-            for row, (file, position, digest) in zip(shard.rows, shard.notes, strict=True):
-                run.rows.setdefault(file, {})[position] = (row, shard.split, digest)
+            for (row, _), (file, position, digest) in zip(shard.rows, shard.notes, strict=True):
+                run.rows.setdefault(file, {})[position] = (row, shard.entry.split, digest)
         for record in writer.records:
             if "begun" in record:
                 run.stats[record["begun"]] = record["stat"]

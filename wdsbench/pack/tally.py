@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,13 @@ from wdsbench.shards.format.wide import HalfStates
 
 if TYPE_CHECKING:  # worker processes do not load the index
     from wdsbench.shards.format.index import LayerEntry
+
+_DTYPES: Final[dict[str, Any]] = {
+    "max_abs": np.float64,
+    "infinities": np.int64,
+    "scaled": np.int64,
+    "error_max": np.float64,
+}
 
 
 @dataclass
@@ -27,12 +34,7 @@ class LayerTotals:
     @classmethod
     def zeros(cls, layers: int) -> LayerTotals:
         """Return the totals of no samples."""
-        return cls(
-            np.zeros(layers),
-            np.zeros(layers, np.int64),
-            np.zeros(layers, np.int64),
-            np.zeros(layers),
-        )
+        return cls(*(np.zeros(layers, dtype) for dtype in _DTYPES.values()))
 
     @classmethod
     def of(cls, states: HalfStates) -> LayerTotals:
@@ -117,12 +119,8 @@ class Tally:
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Tally:
         """Return the counts of `to_json`."""
-        stored = value["layers"]
         layers = LayerTotals(
-            np.array(stored["max_abs"], np.float64),
-            np.array(stored["infinities"], np.int64),
-            np.array(stored["scaled"], np.int64),
-            np.array(stored["error_max"], np.float64),
+            *(np.array(value["layers"][name], dtype) for name, dtype in _DTYPES.items())
         )
         counters = {name: Counter(value[name]) for name in ("attention", "remarks")}
         return cls(**{**value, **counters, "layers": layers})

@@ -9,13 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wdsbench import _core
-from wdsbench.shards.format.kinds import MemberSpec, Sizes
-from wdsbench.shards.read.sample import parse_npy
+from wdsbench.shards.read.sample import StoredSample, parse_npy
 
 
-@dataclass(frozen=True)
-class MemberProblem:
-    """What is wrong with a member of a sample.
+class ContentError(Exception):
+    """A problem of a member's content.
 
     Attributes:
         kind: ``"npy"`` (header, dtype, shape), ``"value"``, ``"meta"`` or ``"member"`` (missing).
@@ -24,29 +22,15 @@ class MemberProblem:
         detail: The value found and what is expected.
     """
 
-    kind: str
-    member: str
-    offset_bytes: int | None
-    detail: str
-
-
-class ContentError(Exception):
-    """Raised by a check that finds a problem."""
-
-    def __init__(self, kind: str, member: str, offset_bytes: int, detail: str) -> None:
+    def __init__(self, kind: str, member: str, offset_bytes: int | None, detail: str) -> None:
         super().__init__(detail)
-        self.problem = MemberProblem(kind, member, offset_bytes, detail)
+        self.kind, self.member = kind, member
+        self.offset_bytes, self.detail = offset_bytes, detail
 
 
 @dataclass(frozen=True)
 class CheckedArray:
-    """An npy member whose dtype and shape fit the sample.
-
-    Attributes:
-        name: The member.
-        values: Its array in the stored dtype, uncopied.
-        payload_bytes: Offset of the array in the member.
-    """
+    """An npy member whose dtype and shape fit the sample; ``values`` are uncopied."""
 
     name: str
     values: NDArray[Any]
@@ -58,26 +42,14 @@ class CheckedArray:
         return ContentError("value", self.name, place, detail)
 
 
-def parsed(spec: MemberSpec, data: NDArray[np.uint8], sizes: Sizes) -> CheckedArray:
-    """Return a member's array.
-
-    Raises:
-        ContentError: Its header, dtype or shape is wrong.
-    """
+def parsed(sample: StoredSample, member: str, data: NDArray[np.uint8]) -> CheckedArray:
+    """Return a member's array; raise `ContentError` if its header, dtype or shape is wrong."""
     try:
         values, payload = parse_npy(data.data)
     except _core.FormatError as error:
-        raise ContentError("npy", spec.name, error.offset_bytes, error.detail) from error
-    wrong = spec.mismatch(values.dtype.str, values.shape, sizes)
+        raise ContentError("npy", member, error.offset_bytes, error.detail) from error
+    spec = sample.index.member_specs[member]
+    wrong = spec.mismatch(values.dtype.str, values.shape, sample.sizes)
     if wrong is not None:
-        raise ContentError("npy", spec.name, 0, wrong)
-    return CheckedArray(spec.name, values, payload)
-
-
-def header_problem(member: str, data: Any, size: int) -> MemberProblem | None:
-    """Return what is wrong with the npy header at the start of a member of ``size`` bytes."""
-    try:
-        _core.parse_npy_header(data, size)
-    except _core.FormatError as error:
-        return MemberProblem("npy", member, error.offset_bytes, error.detail)
-    return None
+        raise ContentError("npy", member, 0, wrong)
+    return CheckedArray(member, values, payload)

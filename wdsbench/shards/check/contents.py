@@ -7,16 +7,15 @@ j < i < T, and a ``meta.json`` that agrees with the table. All bytes are in memo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wdsbench import _core
-from wdsbench.shards.check.arrays import CheckedArray, ContentError, MemberProblem, parsed
-from wdsbench.shards.check.expected import ExpectedSample
-from wdsbench.shards.check.meta import meta_problems
+from wdsbench.shards.check.arrays import CheckedArray, ContentError, parsed
 from wdsbench.shards.check.states import (
     BLOCK_ELEMENTS,
     HALF_INFINITY,
@@ -34,74 +33,83 @@ from wdsbench.shards.format.kinds import (
     SKETCH_VALUES,
     MemberKind,
 )
+from wdsbench.shards.read.sample import StoredSample
 
 _LOOKBACK: Final = SKETCH_VALUES.index("lookback")
 #: Kinds that every sample of ours has.
 _EVERY_SAMPLE: Final = ("hidden", "meta")
+#: Log-softmax in low precision ends a little above 0.
+_LOGPROB_MAX: Final = 1e-2
 
 
 def check_contents(
-    expected: ExpectedSample, members: Mapping[str, NDArray[np.uint8]], damaged: set[str]
-) -> tuple[list[MemberProblem], LayerStats]:
+    sample: StoredSample, members: Mapping[str, NDArray[np.uint8]], damaged: set[str]
+) -> tuple[list[ContentError], LayerStats]:
     """Return what is wrong with a sample's members, and the statistics of its states.
 
     Args:
-        expected: What index and table promise.
-        members: Name (without the key) to bytes.
+        sample: The sample, as index and table describe it; nothing is read.
+        members: Bytes by name (without the key).
         damaged: Members, present or missing, that are known to be damaged; they are not checked.
     """
-    stats = LayerStats.zeros(expected.sizes.layers)
-    problems: list[MemberProblem] = []
+    stats = LayerStats.zeros(sample.sizes.layers)
+    problems: list[ContentError] = []
     for kind in KINDS.values():
-        problems += _kind_problems(kind, expected, members, damaged, stats)
+        try:
+            problems += _kind_problems(kind, sample, members, damaged, stats)
+        except ContentError as error:
+            problems.append(error)
     return problems, stats
 
 
 def _kind_problems(
     kind: MemberKind,
-    expected: ExpectedSample,
+    sample: StoredSample,
     members: Mapping[str, NDArray[np.uint8]],
     damaged: set[str],
     stats: LayerStats,
-) -> list[MemberProblem]:
+) -> list[ContentError]:
+    """Return or raise what is wrong with the members of one kind."""
     present = [spec.name for spec in kind.members if spec.name in members]
     missing = [name for name in kind.required if name not in members]
+    # A table that was made from the shards proves nothing about meta.json.
+    has_table = sample.index.has_hashes
     if not damaged.isdisjoint(kind.required):
         return []
     if missing and kind.name in _EVERY_SAMPLE:
-        if kind.name == "meta" and not expected.has_table:
+        if kind.name == "meta" and not has_table:
             return []
         detail = f"there is no {kind.main}; every sample has one"
-        return [MemberProblem("member", kind.main, None, detail)]
+        raise ContentError("member", kind.main, None, detail)
     if missing and present:
         detail = f"is stored without {', '.join(missing)}; they come together"
-        return [MemberProblem("member", present[0], None, detail)]
+        raise ContentError("member", present[0], None, detail)
     if missing:
         return []
+    if kind.name == "meta":
+        meta = _parsed_meta(members[META])
+        details = _disagreements(meta, sample) if has_table else ()
+        return [ContentError("meta", META, 0, detail) for detail in details]
     if kind.main_spec.dtypes == (JSON,):
-        return meta_problems(expected, members[META]) if kind.name == "meta" else []
-    try:
-        arrays = {
-            name: parsed(expected.specs[name], members[name], expected.sizes)
-            for name in present
-            if name not in damaged and name != HIDDEN_SCALE
-        }
-        if kind.name == "hidden":
-            check_states(arrays[HIDDEN], expected, stats)
-            if HIDDEN_SCALE in members and HIDDEN_SCALE not in damaged:
-                spec = expected.specs[HIDDEN_SCALE]
-                check_scales(parsed(spec, members[HIDDEN_SCALE], expected.sizes), stats)
-        elif kind.name in _VALUE_CHECKS:
-            _VALUE_CHECKS[kind.name](list(arrays.values()), expected)
-    except ContentError as error:
-        return [error.problem]
+        return []
+    arrays = {
+        name: parsed(sample, name, members[name])
+        for name in present
+        if name not in damaged and name != HIDDEN_SCALE
+    }
+    if kind.name == "hidden":
+        check_states(arrays[HIDDEN], sample.sizes, stats)
+        if HIDDEN_SCALE in members and HIDDEN_SCALE not in damaged:
+            check_scales(parsed(sample, HIDDEN_SCALE, members[HIDDEN_SCALE]), stats)
+    elif kind.name in _VALUE_CHECKS:
+        _VALUE_CHECKS[kind.name](list(arrays.values()), sample)
     return []
 
 
-def _check_edges(arrays: Sequence[CheckedArray], expected: ExpectedSample, heads: int = 0) -> None:
+def _check_edges(arrays: Sequence[CheckedArray], sample: StoredSample, heads: int = 0) -> None:
     """Check edges: index ``[2, E]``, pointer ``[lists + 1]``, weight ``[E]``."""
     index, pointer, weight = (array.values for array in arrays)
-    tokens, layers = expected.sizes.tokens, expected.sizes.layers
+    tokens, layers = sample.sizes.tokens, sample.sizes.layers
     try:
         _core.check_edge_lists(index, weight, pointer, tokens=tokens, layers=layers, heads=heads)
     except _core.FormatError as error:
@@ -112,11 +120,11 @@ def _check_edges(arrays: Sequence[CheckedArray], expected: ExpectedSample, heads
         raise ContentError("value", name, payload + error.offset_bytes, error.detail) from error
 
 
-def _check_heads(arrays: Sequence[CheckedArray], expected: ExpectedSample) -> None:
-    _check_edges(arrays, expected, expected.sizes.heads)
+def _check_heads(arrays: Sequence[CheckedArray], sample: StoredSample) -> None:
+    _check_edges(arrays, sample, sample.sizes.heads)
 
 
-def _check_sketch(arrays: Sequence[CheckedArray], _: ExpectedSample) -> None:
+def _check_sketch(arrays: Sequence[CheckedArray], _: StoredSample) -> None:
     (sketch,) = arrays
     values = sketch.values
     bad = magnitudes(values) >= HALF_INFINITY
@@ -132,7 +140,7 @@ def _check_sketch(arrays: Sequence[CheckedArray], _: ExpectedSample) -> None:
         )
 
 
-def _check_maps(arrays: Sequence[CheckedArray], _: ExpectedSample) -> None:
+def _check_maps(arrays: Sequence[CheckedArray], _: StoredSample) -> None:
     _check_finite(arrays[0], "attention weight")
 
 
@@ -145,8 +153,58 @@ def _check_finite(array: CheckedArray, what: str) -> None:
             raise array.wrong(place, f"{what} {place} is {flat[place]}, expected a finite number")
 
 
+def _parsed_meta(data: NDArray[np.uint8]) -> dict[str, Any]:
+    try:
+        meta = json.loads(data.tobytes())
+    except ValueError as error:
+        place = error.pos if isinstance(error, json.JSONDecodeError) else 0
+        raise ContentError("meta", META, place, f"not JSON: {error}") from error
+    if not isinstance(meta, dict):
+        detail = f"a JSON {type(meta).__name__}, expected an object"
+        raise ContentError("meta", META, 0, detail)
+    return meta
+
+
+def _disagreements(meta: dict[str, Any], sample: StoredSample) -> Iterator[str]:
+    """Yield where ``meta.json`` differs from the table or the index."""
+    row, layers = sample.index.sample_row(sample.row), sample.index.model_layers
+    numbers = None if layers is None else list(layers)
+    if meta.get("layers") != numbers:
+        yield f"layers is {meta.get('layers')!r}, the index says {numbers!r}"
+    prompt = None if row.prompt_length < 0 else row.prompt_length
+    for name, table in (
+        ("question_id", row.question_id),
+        ("trace", row.trace),
+        ("prompt_length", prompt),
+    ):
+        if meta.get(name) != table:
+            yield f"{name} is {meta.get(name)!r}, the table says {table!r}"
+    tokens, texts, logprobs = (
+        meta.get(name) for name in ("tokens", "token_texts", "token_logprobs")
+    )
+    if not isinstance(tokens, list) or len(tokens) not in (0, row.tokens):
+        seen = len(tokens) if isinstance(tokens, list) else type(tokens).__name__
+        yield f"tokens: {seen}, the table says {row.tokens}"
+    if not isinstance(texts, list) or len(texts) not in (0, row.tokens):
+        seen = len(texts) if isinstance(texts, list) else type(texts).__name__
+        yield f"token_texts: {seen}, expected {row.tokens} or none"
+    if logprobs is None:
+        return
+    if prompt is None or not isinstance(logprobs, list) or len(logprobs) != row.tokens - prompt:
+        seen = len(logprobs) if isinstance(logprobs, list) else type(logprobs).__name__
+        yield f"token_logprobs: {seen}, expected one for each token of the answer"
+    elif not all(_is_logprob(value) for value in logprobs):
+        yield "token_logprobs holds a value that is not the logarithm of a probability"
+
+
+def _is_logprob(value: object) -> bool:
+    if value is None:  # minus infinity, which JSON does not have
+        return True
+    return isinstance(value, int | float) and value <= _LOGPROB_MAX
+
+
 #: Checks of values, by kind; the arrays come in the order of the kind's members.
-_VALUE_CHECKS: Final[dict[str, Callable[[Sequence[CheckedArray], ExpectedSample], None]]] = {
+_VALUE_CHECKS: Final[dict[str, Callable[[Sequence[CheckedArray], StoredSample], None]]] = {
     "edges": _check_edges,
     "heads": _check_heads,
     "sketch": _check_sketch,

@@ -29,7 +29,7 @@ def check_split_hygiene(index: DatasetIndex) -> None:
     astray = np.flatnonzero(place != index.columns["split"])
     if astray.size:
         row = int(astray[0])
-        shard = int(np.searchsorted(index.first_rows, row, side="right")) - 1
+        shard = index.shard_of(row)
         raise ShardError(
             f"question {index.question_id(row)!r} (row {row} of the table) is of split"
             f" {_split_name(int(index.columns['split'][row]))}, its shard of {shards[shard].split};"

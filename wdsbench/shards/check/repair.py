@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -99,7 +100,7 @@ class _Copy:
         self._index = index
         self._writer = writer
         self._stats = LayerStats.zeros(index.num_layers)
-        self._members: dict[str, int] = {}
+        self._members: Counter[str] = Counter()
         self._lines: list[tuple[Any, ...]] = []
         self.kept = 0
         self.lost: list[tuple[str, str, str]] = []
@@ -114,32 +115,19 @@ class _Copy:
                 continue
             row = self._index.sample_row(sample.row)
             members = {name: [data] for name, data in sample.members.items()}
-            self._writer.add(self._split(sample.row), row, members)
-            for member in members:
-                self._members[member] = self._members.get(member, 0) + 1
+            split = SPLITS[int(self._index.columns["split"][sample.row])]
+            self._writer.add(split, row, members)
+            self._members.update(members.keys())
             self.kept += 1
             if sample.stats is not None:
                 self._stats.add(sample.stats)
 
-    def _split(self, row: int) -> str:
-        return SPLITS[int(self._index.columns["split"][row])]
-
     def _lose(self, sample: CheckedSample, number: int, shard: str) -> None:
-        row = self._index.sample_row(sample.row)
+        row, split = self._index.sample_row(sample.row), self._index.file.shardlist[number].split
         self.damaged.add(shard)
         self.lost.append((row.key, row.question_id, sample.lost))
-        self._lines.append(
-            (
-                row.key,
-                row.question_id,
-                row.trace,
-                self._index.file.shardlist[number].split,
-                shard,
-                row.label,
-                row.score,
-                sample.lost,
-            )
-        )
+        line = (row.key, row.question_id, row.trace, split, shard, row.label, row.score)
+        self._lines.append((*line, sample.lost))
 
     def lost_table(self) -> bytes:
         """Return ``lost.csv``."""
@@ -152,7 +140,7 @@ class _Copy:
     def fields(self) -> dict[str, FieldEntry]:
         """Return the fields with their new counts, without those that no sample has."""
         counted = {
-            name: entry.model_copy(update={"samples": self._members.get(main_member(name), 0)})
+            name: entry.model_copy(update={"samples": self._members[main_member(name)]})
             for name, entry in self._index.file.fields.items()
         }
         return {name: entry for name, entry in counted.items() if entry.samples}
@@ -162,14 +150,10 @@ class _Copy:
 
         The maximum of a lost sample is an upper bound for the others.
         """
+        counts = zip(self._stats.infinities.tolist(), self._stats.scaled.tolist(), strict=True)
         return [
-            entry.model_copy(
-                update={
-                    "infinities": int(self._stats.infinities[layer]),
-                    "scaled_samples": int(self._stats.scaled[layer]),
-                }
-            )
-            for layer, entry in enumerate(self._index.file.layers)
+            entry.model_copy(update={"infinities": infinities, "scaled_samples": scaled})
+            for entry, (infinities, scaled) in zip(self._index.file.layers, counts, strict=False)
         ]
 
     def repaired(self) -> Repaired:

@@ -21,13 +21,18 @@ from numpy.typing import NDArray
 
 from wdsbench import _core
 from wdsbench.shards.check.contents import check_contents
-from wdsbench.shards.check.expected import ExpectedSample
-from wdsbench.shards.check.member_bytes import FAST_BYTES, check_bytes
-from wdsbench.shards.check.places import MemberPlace, table_places, tar_places
+from wdsbench.shards.check.members import (
+    FAST_BYTES,
+    MemberPlace,
+    check_bytes,
+    table_places,
+    tar_places,
+)
 from wdsbench.shards.check.problems import BYTE_KINDS, Problem
 from wdsbench.shards.check.states import LayerStats
-from wdsbench.shards.format.tar import BLOCK_BYTES, END_BYTES
+from wdsbench.shards.format.tar import BLOCK_BYTES, END_BYTES, hash_file
 from wdsbench.shards.read.index import DatasetIndex
+from wdsbench.shards.read.sample import StoredSample
 
 #: Read of the end of a shard, or of a shard that is only hashed, at a time.
 _CHUNK_BYTES: Final = 1 << 20
@@ -101,11 +106,8 @@ class ShardCheck:
     def _samples(self) -> Iterator[CheckedSample]:
         self._size = os.fstat(self._fd).st_size
         if self._size != self._entry.filesize:
-            self._add(
-                "size",
-                f"{self._size} bytes, the index says {self._entry.filesize}",
-                offset_bytes=min(self._size, self._entry.filesize),
-            )
+            detail = f"{self._size} bytes, the index says {self._entry.filesize}"
+            self._add("size", detail, offset_bytes=min(self._size, self._entry.filesize))
         expected, nowhere = table_places(self._index, self._rows)
         wanted: dict[int, set[str]] = defaultdict(set)
         for place in expected + nowhere:
@@ -155,13 +157,8 @@ class ShardCheck:
     def _sample(
         self, row: int, places: list[MemberPlace], wanted: set[str], *, walked: bool
     ) -> CheckedSample:
-        """Return one sample, read and checked.
-
-        Args:
-            row: Row of the table.
-            places: Places of its members.
-            wanted: Members it has according to the table.
-            walked: True if the tar's structure is known to be sound.
+        """Return one sample, read and checked. The table has the ``wanted`` members for it; with
+        ``walked`` the tar's structure is known to be sound.
         """
         sample = CheckedSample(row)
         missing = wanted - {place.member for place in places}
@@ -229,11 +226,8 @@ class ShardCheck:
             try:
                 count = os.preadv(self._fd, [target[done:].data], offset_bytes + done)
             except OSError as error:
-                self._add(
-                    "tar",
-                    f"cannot be read here: {error.strerror}",
-                    offset_bytes=offset_bytes + done,
-                )
+                detail = f"cannot be read here: {error.strerror}"
+                self._add("tar", detail, offset_bytes=offset_bytes + done)
                 break
             if not count:
                 break
@@ -244,23 +238,23 @@ class ShardCheck:
     def _check_contents(
         self, sample: CheckedSample, places: list[MemberPlace], damaged: set[str]
     ) -> None:
-        expected = ExpectedSample.of(self._index, sample.row)
-        faults, stats = check_contents(expected, sample.members, damaged)
+        stored = StoredSample(self._index, sample.row)
+        errors, stats = check_contents(stored, sample.members, damaged)
         offsets = {place.member: place.offset_bytes for place in places}
-        for fault in faults:
-            base = offsets.get(fault.member)
-            inside = fault.offset_bytes
+        for error in errors:
+            inside = error.offset_bytes
+            base = None if inside is None else offsets.get(error.member)
             sample.problems.append(
                 Problem(
-                    fault.kind,
-                    fault.detail,
+                    error.kind,
+                    error.detail,
                     self.shard,
-                    f"{expected.row.key}.{fault.member}",
+                    self._index.member_name(sample.row, error.member),
                     None if base is None or inside is None else base + inside,
-                    expected.row.question_id,
+                    self._index.question_id(sample.row),
                 )
             )
-            sample.lost = sample.lost or fault.detail
+            sample.lost = sample.lost or error.detail
         sample.stats = stats
         self.stats.add(stats)
 
@@ -278,18 +272,13 @@ class ShardCheck:
                 self._hashed_bytes += part.size
             if part.any():
                 byte = int((part != 0).argmax())
-                self._add(
-                    "end",
-                    f"the end of the archive holds {int(part[byte])}, expected zeros",
-                    offset_bytes=at + byte,
-                )
+                detail = f"the end of the archive holds {int(part[byte])}, expected zeros"
+                self._add("end", detail, offset_bytes=at + byte)
                 return
         if self._size - end < END_BYTES:
-            self._add(
-                "cut",
-                f"{self._size - end} bytes of zeros follow the last member, expected {END_BYTES}",
-                offset_bytes=self._size,
-            )
+            zeros = f"{self._size - end} bytes of zeros"
+            detail = f"{zeros} follow the last member, expected {END_BYTES}"
+            self._add("cut", detail, offset_bytes=self._size)
 
     def _check_hash(self) -> None:
         """Compare the whole shard's hash unless another problem explains a difference."""
@@ -305,15 +294,6 @@ class ShardCheck:
                 f"XXH3 of the shard is {digest}, the index says {self._entry.xxh3}; every member is"
                 " as the table says, so the index was changed, or bytes between members",
             )
-
-
-def hash_file(path: Path) -> str:
-    """Return the XXH3-64 of a file in the form of the index."""
-    digest = xxhash.xxh3_64()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def _explains(problems: list[Problem], broken: _core.FormatError) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wdsbench.shards.check.arrays import CheckedArray
-from wdsbench.shards.check.expected import ExpectedSample
+from wdsbench.shards.format.kinds import Sizes
 
 #: Elements processed together: block and temporary stay in a core's L2 cache.
 BLOCK_ELEMENTS: Final = 64 * 1024
@@ -44,9 +44,8 @@ class LayerStats:
         self.scaled += other.scaled
 
 
-def check_states(states: CheckedArray, expected: ExpectedSample, stats: LayerStats) -> None:
+def check_states(states: CheckedArray, sizes: Sizes, stats: LayerStats) -> None:
     """Add the statistics of states ``[L, t, D]``; raise `ContentError` for a NaN."""
-    sizes = expected.sizes
     layers = states.values.reshape(sizes.layers, -1)
     if layers.size <= BLOCK_ELEMENTS:
         tops = magnitudes(layers).max(axis=1, initial=0)
@@ -93,9 +92,5 @@ def magnitudes(values: NDArray[Any]) -> NDArray[Any]:
 
 def _largest(layer: NDArray[Any]) -> Any:
     """Return the largest magnitude of one layer, NaN above all others; block by block."""
-    return np.max(
-        [
-            magnitudes(layer[first : first + BLOCK_ELEMENTS]).max()
-            for first in range(0, layer.size, BLOCK_ELEMENTS)
-        ]
-    )
+    starts = range(0, layer.size, BLOCK_ELEMENTS)
+    return np.max([magnitudes(layer[first : first + BLOCK_ELEMENTS]).max() for first in starts])

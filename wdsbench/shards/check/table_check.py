@@ -18,6 +18,8 @@ from wdsbench.shards.format.kinds import HIDDEN, main_member
 from wdsbench.shards.format.names import make_key
 from wdsbench.shards.read.index import DatasetIndex
 
+#: Columns whose values problems show.
+_SHOWN: Final = ("shard", "split", "tokens", "state_tokens", "prompt_length", "label", "score")
 _KEY: Final = re.compile(r"[A-Za-z0-9_-]{1,40}-[0-9a-f]{16}")
 
 
@@ -54,15 +56,9 @@ def table_problems(index: DatasetIndex) -> Iterator[Problem]:
     columns, file = index.columns, index.file
 
     def problem(row: int, kind: str, detail: str) -> Problem:
-        shard = int(np.searchsorted(index.first_rows, row, side="right")) - 1
-        return Problem(
-            kind,
-            f"row {row} of the table: {detail}",
-            file.shardlist[shard].url,
-            index.key(row),
-            None,
-            index.question_id(row),
-        )
+        url = file.shardlist[index.shard_of(row)].url
+        text = f"row {row} of the table: {detail}"
+        return Problem(kind, text, url, index.key(row), None, index.question_id(row))
 
     questions = index.question_ids(np.arange(len(index)))
     traces = columns.get("trace", np.zeros(len(index), np.uint32)).tolist()
@@ -94,11 +90,11 @@ def table_problems(index: DatasetIndex) -> Iterator[Problem]:
         (index.member(HIDDEN, "size") == 0, "there is no hidden.npy"),
     ):
         for row in np.flatnonzero(wrong).tolist():
-            yield problem(row, "table", what.format(**{n: c[row] for n, c in _scalars(columns)}))
+            values = {name: columns[name][row] for name in _SHOWN}
+            yield problem(row, "table", what.format(**values))
     if split_entries(columns) != file.splits:
-        yield Problem(
-            "index", "counts of splits and classes are not those of the table", INDEX_NAME
-        )
+        detail = "counts of splits and classes are not those of the table"
+        yield Problem("index", detail, INDEX_NAME)
     for name, entry in file.fields.items():
         sizes = index.member(main_member(name), "size")
         count = int((sizes != 0).sum())
@@ -110,11 +106,6 @@ def table_problems(index: DatasetIndex) -> Iterator[Problem]:
         check_split_hygiene(index)
     except ShardError as error:
         yield problem_of(error, "split")
-
-
-def _scalars(columns: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    wanted = ("shard", "split", "tokens", "state_tokens", "prompt_length", "label", "score")
-    return ((name, columns[name]) for name in wanted)
 
 
 def _mislabelled(index: DatasetIndex) -> Any:
@@ -132,19 +123,12 @@ def _mislabelled(index: DatasetIndex) -> Any:
 def duplicates(index: DatasetIndex) -> Iterator[Problem]:
     """Yield the second and later samples of one key."""
     keys = index.columns["key"]
-    _, first, counts = np.unique(keys, return_index=True, return_counts=True)
-    repeated = set(keys[first[counts > 1]].tolist())
-    if not repeated:
-        return
-    seen: set[bytes] = set()
-    for row, key in enumerate(keys.tolist()):
-        if key in repeated and key in seen:
-            shard = int(np.searchsorted(index.first_rows, row, side="right")) - 1
-            yield Problem(
-                "table",
-                "the key is in the data set twice; question and trace have one sample",
-                Path(index.file.shardlist[shard].url).name,
-                index.key(row),
-                question_id=index.question_id(row),
-            )
-        seen.add(key)
+    _, first = np.unique(keys, return_index=True)  # the first row of each key
+    for row in np.setdiff1d(np.arange(len(keys)), first).tolist():
+        yield Problem(
+            "table",
+            "the key is in the data set twice; question and trace have one sample",
+            index.shard_path(index.shard_of(row)).name,
+            index.key(row),
+            question_id=index.question_id(row),
+        )

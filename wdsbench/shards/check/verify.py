@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,11 @@ from wdsbench.shards.check.folder import (
 )
 from wdsbench.shards.check.hygiene import check_split_hygiene
 from wdsbench.shards.check.problems import Problem, problem_of
-from wdsbench.shards.check.shard_check import ShardCheck, hash_file
+from wdsbench.shards.check.shard_check import ShardCheck
 from wdsbench.shards.check.states import LayerStats
 from wdsbench.shards.check.table_check import duplicates, shape_problems, table_problems
 from wdsbench.shards.format.index import INDEX_NAME, IndexFile, ShardEntry
+from wdsbench.shards.format.tar import hash_file
 from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.shards.read.plain import index_tars
 
@@ -67,17 +68,7 @@ class VerifyReport:
 
     def as_json(self) -> dict[str, Any]:
         """Return the report as JSON."""
-        return {
-            "source": self.source,
-            "sound": self.sound,
-            "fast": self.fast,
-            "shards": self.shards,
-            "samples": self.samples,
-            "damaged_samples": self.damaged_samples,
-            "bytes_read": self.bytes_read,
-            "problems": [problem.as_json() for problem in self.problems],
-            "notes": self.notes,
-        }
+        return {"source": self.source, "sound": self.sound, **asdict(self)}
 
 
 def verify_dataset(
@@ -97,11 +88,9 @@ def verify_dataset(
         index = DatasetIndex.open(folder)
     except ShardError as error:
         report.problems.append(problem_of(error, "index"))
-        _verify_without_table(folder, report, threads, progress)
-        return report
-    misshapen = list(shape_problems(index))
-    if misshapen:
-        report.problems += misshapen
+    else:
+        report.problems += shape_problems(index)
+    if report.problems:
         _verify_without_table(folder, report, threads, progress)
         return report
     report.shards, report.samples = len(index.file.shardlist), len(index)
@@ -122,13 +111,9 @@ def verify_tars(
     threads: int = 2,
     progress: Progress = no_progress,
 ) -> VerifyReport:
-    """Check structure, members and values of tar files without an index; they have no hashes.
+    """Check structure, members and values of tar files without an index, which have no hashes.
 
-    Args:
-        paths: Tar files.
-        fast: Check headers only.
-        threads: Shards at a time.
-        progress: Progress bar over shards.
+    The options are those of `verify_dataset`.
     """
     source = str(paths[0]) if len(paths) == 1 else f"{len(paths)} tar files"
     report = VerifyReport(source, fast)
@@ -143,22 +128,29 @@ def _check_shards(
     """Check all shards into the report; return the statistics of their states."""
 
     def check(number: int) -> tuple[ShardCheck, list[Problem], int]:
-        shard = ShardCheck(index, number, fast=report.fast)
-        problems: list[Problem] = []
-        damaged = 0
-        for sample in shard.samples():
-            problems += sample.problems
-            damaged += bool(sample.lost or sample.problems)
-        return shard, problems, damaged
+        return _checked(index, number, fast=report.fast)
 
     stats = LayerStats.zeros(index.num_layers)
     numbers = range(len(index.file.shardlist))
     for shard, problems, damaged in _on_threads(check, numbers, threads, progress):
-        report.problems += shard.problems + problems
+        report.problems += problems
         report.damaged_samples += damaged
         report.bytes_read += shard.bytes_read
         stats.add(shard.stats)
     return stats
+
+
+def _checked(
+    index: DatasetIndex, number: int, *, fast: bool
+) -> tuple[ShardCheck, list[Problem], int]:
+    """Check a shard; return its problems, those of samples last, and the count of damaged ones."""
+    shard = ShardCheck(index, number, fast=fast)
+    problems: list[Problem] = []
+    damaged = 0
+    for sample in shard.samples():
+        problems += sample.problems
+        damaged += bool(sample.lost or sample.problems)
+    return shard, shard.problems + problems, damaged
 
 
 def _on_threads(
@@ -199,14 +191,14 @@ def _verify_without_table(
             continue
         size = path.stat().st_size
         if size != entry.filesize:
-            detail = f"{size} bytes, the index says {entry.filesize}"
-            report.problems.append(
-                Problem("size", detail, entry.url, offset_bytes=min(size, entry.filesize))
+            detail, end = (
+                f"{size} bytes, the index says {entry.filesize}",
+                min(size, entry.filesize),
             )
+            report.problems.append(Problem("size", detail, entry.url, offset_bytes=end))
         elif not report.fast and entry.url not in known and hash_file(path) != entry.xxh3:
-            report.problems.append(
-                Problem("hash", "XXH3 of the shard is not what the index says", entry.url)
-            )
+            detail = "XXH3 of the shard is not what the index says"
+            report.problems.append(Problem("hash", detail, entry.url))
 
 
 def _verify_tars(
@@ -219,11 +211,8 @@ def _verify_tars(
             index = index_tars([path])
         except ShardError as error:
             return 0, 0, 0, [problem_of(error, "tar")]
-        shard = ShardCheck(index, 0, fast=report.fast)
-        samples = [(sample.problems, sample.lost) for sample in shard.samples()]
-        problems = [problem for found, _ in samples for problem in found]
-        damaged = sum(bool(found or lost) for found, lost in samples)
-        return len(index), damaged, shard.bytes_read, shard.problems + problems
+        shard, problems, damaged = _checked(index, 0, fast=report.fast)
+        return len(index), damaged, shard.bytes_read, problems
 
     opened: list[Path] = []
     for path, (count, damaged, size, problems) in zip(

@@ -31,10 +31,12 @@ INDEX_NAME = "index.json"
 Split = Literal["train", "val", "test"]
 
 
-class ShardEntry(BaseModel):
-    """One shard: the keys of the ``wids`` shard list (url, nsamples, filesize) and two of ours."""
-
+class _Entry(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ShardEntry(_Entry):
+    """One shard: the keys of the ``wids`` shard list (url, nsamples, filesize) and two of ours."""
 
     url: str
     nsamples: NonNegativeInt
@@ -43,10 +45,8 @@ class ShardEntry(BaseModel):
     split: Split
 
 
-class FieldEntry(BaseModel):
+class FieldEntry(_Entry):
     """A field: stored dtype, shape (null for axes that differ per sample), samples that have it."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     dtype: str
     shape: list[int | None]
@@ -54,10 +54,8 @@ class FieldEntry(BaseModel):
     note: str = ""
 
 
-class SplitEntry(BaseModel):
+class SplitEntry(_Entry):
     """Samples and classes of one split."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     samples: NonNegativeInt
     hallucinated: NonNegativeInt
@@ -65,10 +63,8 @@ class SplitEntry(BaseModel):
     unlabelled: NonNegativeInt
 
 
-class LayerEntry(BaseModel):
+class LayerEntry(_Entry):
     """Statistics of one layer's states before packing; see `HalfStates`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     max_abs: FiniteFloat
     infinities: NonNegativeInt
@@ -76,20 +72,12 @@ class LayerEntry(BaseModel):
     scale_error_max: FiniteFloat
 
 
-class LabelsEntry(BaseModel):
-    """Source of the labels: a score file, or the raw traces.
+class LabelsEntry(_Entry):
+    """Source of the labels: a column of a score file, or the raw traces (the rest is None).
 
-    No time and no folder is stored: the same input gives the same bytes on every machine.
-
-    Attributes:
-        source: ``"scores"`` or ``"traces"``; the rest is None for traces.
-        file: Name of the score file.
-        xxh3: XXH3-64 of its bytes; None if it was a pipe, which cannot be read twice.
-        column: Its column.
-        threshold: A score below it means hallucinated (label 1).
+    ``xxh3`` is None if the file was a pipe, which cannot be read twice. A score below
+    ``threshold`` means hallucinated (label 1).
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     source: Literal["scores", "traces"]
     file: str | None = None
@@ -99,11 +87,7 @@ class LabelsEntry(BaseModel):
 
 
 class IndexFile(BaseModel):
-    """The contents of ``index.json``.
-
-    ``labels`` is the source of the current labels; None in an index that was written before this
-    entry existed.
-    """
+    """The contents of ``index.json``; ``labels`` is None in an index written before it existed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
@@ -125,11 +109,7 @@ class IndexFile(BaseModel):
 
 
 def as_split(split: str) -> Split:
-    """Return a split's name as its type.
-
-    Raises:
-        ValueError: There is no such split.
-    """
+    """Return a split's name as its type; raise ValueError if there is no such split."""
     for name in ("train", "val", "test"):
         if name == split:
             return name
@@ -168,11 +148,7 @@ def superseded_tables(folder: Path, names: Sequence[str]) -> list[str]:
 
 
 def read_index(folder: Path) -> bytes:
-    """Return the bytes of a data set's ``index.json``.
-
-    Raises:
-        ShardError: It cannot be read.
-    """
+    """Return the bytes of a data set's ``index.json``; raise ShardError if it cannot be read."""
     try:
         return (folder / INDEX_NAME).read_bytes()
     except OSError as error:

@@ -36,15 +36,7 @@ _UNSIGNED: Final = ("|u1", "<u2", "<u4")
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes that determine the shapes of one sample's members.
-
-    Attributes:
-        layers: L.
-        tokens: T.
-        states: t, the number of tokens whose states are stored.
-        features: D.
-        heads: H; 0 where nothing of single heads is stored.
-    """
+    """L, T, t, D and H of one sample; H is 0 where nothing of single heads is stored."""
 
     layers: int
     tokens: int

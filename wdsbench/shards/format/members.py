@@ -11,14 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wdsbench.records import LayerEdges, Trace
-from wdsbench.shards.format.kinds import (
-    EDGES_INDEX,
-    EDGES_POINTER,
-    EDGES_WEIGHT,
-    HEADS_INDEX,
-    HEADS_POINTER,
-    HEADS_WEIGHT,
-)
+from wdsbench.shards.format.kinds import KINDS
 from wdsbench.shards.format.tar import Pieces
 
 
@@ -40,11 +33,7 @@ def edge_members(layers: list[LayerEdges], tokens: int) -> dict[str, Pieces]:
     pointer[1:] = np.cumsum([layer.weight.size for layer in layers])
     index = np.concatenate([layer.index for layer in layers], axis=1)
     weight = np.concatenate([layer.weight for layer in layers]).astype(np.float16, copy=False)
-    return {
-        EDGES_INDEX: npy_pieces(_narrowed(index, tokens)),
-        EDGES_POINTER: npy_pieces(pointer),
-        EDGES_WEIGHT: npy_pieces(weight),
-    }
+    return _edge_lists("edges", index, pointer, weight, tokens)
 
 
 def head_members(
@@ -54,11 +43,15 @@ def head_members(
     tokens: int,
 ) -> dict[str, Pieces]:
     """Return the members of ``heads``, like `edge_members` with pointer ``[L * H + 1]``."""
-    return {
-        HEADS_INDEX: npy_pieces(_narrowed(index, tokens)),
-        HEADS_POINTER: npy_pieces(pointer),
-        HEADS_WEIGHT: npy_pieces(weight),
-    }
+    return _edge_lists("heads", index, pointer, weight, tokens)
+
+
+def _edge_lists(
+    kind: str, index: NDArray[Any], pointer: NDArray[Any], weight: NDArray[Any], tokens: int
+) -> dict[str, Pieces]:
+    narrow = np.ascontiguousarray(index.astype(np.min_scalar_type(max(tokens - 1, 0))))
+    names = (spec.name for spec in KINDS[kind].members)
+    return dict(zip(names, map(npy_pieces, (narrow, pointer, weight)), strict=True))
 
 
 def causal_half(attentions: list[NDArray[Any]]) -> NDArray[np.float16]:
@@ -67,10 +60,6 @@ def causal_half(attentions: list[NDArray[Any]]) -> NDArray[np.float16]:
     rows, columns = np.tril_indices(tokens)
     halves = np.stack([layer[:, rows, columns].astype(np.float16) for layer in attentions])
     return np.ascontiguousarray(halves)
-
-
-def _narrowed(index: NDArray[Any], tokens: int) -> NDArray[Any]:
-    return np.ascontiguousarray(index.astype(np.min_scalar_type(max(tokens - 1, 0))))
 
 
 def meta_member(trace: Trace, trace_number: int, file_name: str) -> Pieces:

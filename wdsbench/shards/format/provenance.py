@@ -10,13 +10,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, TypeGuard
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    NonNegativeInt,
-    field_validator,
-    model_serializer,
-)
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, field_validator, model_serializer
 
 
 def is_layer_list(value: object) -> TypeGuard[list[int]]:
@@ -28,37 +22,30 @@ def is_layer_list(value: object) -> TypeGuard[list[int]]:
     )
 
 
-class PackedFile(BaseModel):
-    """A raw trace file and the number of its traces that are samples."""
-
+class _Entry(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class PackedFile(_Entry):
+    """A raw trace file and the number of its traces that are samples."""
 
     file: str
     samples: NonNegativeInt
 
 
-class Appended(BaseModel):
+class Appended(_Entry):
     """One run of ``wdsbench pack --append``: the number of its files, and its score file."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     inputs: NonNegativeInt
     scores: str | None
 
 
-class Repaired(BaseModel):
+class Repaired(_Entry):
     """The last run of ``wdsbench verify --repair``.
 
-    Attributes:
-        samples_before: Samples of the damaged data set.
-        samples: Samples kept.
-        lost: Samples lost.
-        lost_before: Samples lost in earlier repairs.
-        shards: Names of the shards that lost samples.
-        list: File that lists them.
+    Counts of samples: in the damaged data set, kept, lost, and lost in earlier repairs; then the
+    shards that lost samples, and the file that lists these.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     samples_before: NonNegativeInt
     samples: NonNegativeInt

@@ -33,7 +33,6 @@ class SampleRow:
 #: A sample's row, and the place of each member by name.
 PlacedRow = tuple[SampleRow, Mapping[str, Placement]]
 
-
 #: Columns of numbers and their dtypes.
 _NUMBERS: Final = {
     "trace": np.uint32,
@@ -48,11 +47,9 @@ _NUMBERS: Final = {
 def columns_of(
     shards: Sequence[tuple[str, Sequence[PlacedRow]]], *, hashes: bool = True
 ) -> dict[str, NDArray[Any]]:
-    """Return the table's columns.
+    """Return the table's columns, given (split, rows) of each shard in the index's order.
 
-    Args:
-        shards: (split, rows) of each shard, in the index's order.
-        hashes: False if the members' XXH3 are not known; then there are no columns of them.
+    ``hashes`` is False if the members' XXH3 are not known; then there are no columns of them.
     """
     rows = [row for _, placed in shards for row, _ in placed]
     placements = [places for _, placed in shards for _, places in placed]

@@ -59,9 +59,8 @@ def write_table(columns: dict[str, NDArray[Any]], new_file: Callable[[str], Path
     offset = 0
     for name, column in columns.items():
         data = np.ascontiguousarray(column)
-        specs.append(
-            ColumnSpec(name=name, dtype=data.dtype.str, shape=list(data.shape), offset_bytes=offset)
-        )
+        shape = list(data.shape)
+        specs.append(ColumnSpec(name=name, dtype=data.dtype.str, shape=shape, offset_bytes=offset))
         raw = data.tobytes()
         raw += bytes(-len(raw) % ALIGN_BYTES)
         parts.append(raw)
@@ -89,41 +88,33 @@ def map_table(folder: Path, spec: TableSpec) -> dict[str, NDArray[Any]]:
     path = folder / spec.file
     if Path(spec.file).name != spec.file:
         raise ShardError(f"table name {spec.file!r} leaves the folder", shard=str(folder))
+
+    def wrong(detail: str) -> ShardError:
+        return ShardError(detail, shard=str(path))
+
     try:
         size = path.stat().st_size
-    except OSError as error:
-        raise ShardError(
-            f"cannot open the table: {error.strerror}; pack again", shard=str(path)
-        ) from error
-    if size != spec.size_bytes:
-        raise ShardError(
-            f"the table has {size} bytes, index.json says {spec.size_bytes}; pack again",
-            shard=str(path),
-        )
-    data: mmap.mmap | bytes = b""
-    if size:
-        try:
+        if size != spec.size_bytes:
+            raise wrong(
+                f"the table has {size} bytes, index.json says {spec.size_bytes}; pack again"
+            )
+        data: mmap.mmap | bytes = b""
+        if size:
             with path.open("rb") as file:
                 data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except OSError as error:
-            raise ShardError(
-                f"cannot open the table: {error.strerror}; pack again", shard=str(path)
-            ) from error
+    except OSError as error:
+        raise wrong(f"cannot open the table: {error.strerror}; pack again") from error
     if xxhash.xxh3_64_hexdigest(data) != spec.xxh3:
-        raise ShardError(
-            "the table is not the one that was packed (XXH3); pack again", shard=str(path)
-        )
+        raise wrong("the table is not the one that was packed (XXH3); pack again")
     columns: dict[str, NDArray[Any]] = {}
     for column in spec.columns:
         try:
             dtype = np.dtype(column.dtype)
         except TypeError as error:
-            raise ShardError(
-                f"column {column.name}: unknown dtype {column.dtype!r}", shard=str(path)
-            ) from error
+            raise wrong(f"column {column.name}: unknown dtype {column.dtype!r}") from error
         count = int(np.prod(column.shape, dtype=np.int64))
         if dtype.hasobject or column.offset_bytes + count * dtype.itemsize > size:
-            raise ShardError(f"column {column.name} does not fit into the table", shard=str(path))
+            raise wrong(f"column {column.name} does not fit into the table")
         view = (
             np.frombuffer(data, dtype, count, column.offset_bytes) if count else np.empty(0, dtype)
         )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import tarfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
@@ -21,6 +22,7 @@ from wdsbench.errors import PackError
 
 BLOCK_BYTES = 512
 END_BYTES = 2 * BLOCK_BYTES
+_CHUNK_BYTES = 256 * 1024  # stay in a core's L2 cache
 
 #: A USTAR header has 11 octal digits for the size.
 MEMBER_LIMIT_BYTES = 8**11
@@ -31,21 +33,20 @@ Pieces = Sequence["bytes | NDArray[np.uint8]"]
 
 @dataclass(frozen=True)
 class Placement:
-    """Place of a member's data in its shard.
-
-    Attributes:
-        offset_bytes: Offset of the data (not of the header).
-        size_bytes: Size of the data.
-        xxh3: XXH3-64 of the data.
-    """
+    """Place and XXH3-64 of a member's data (not of its header) in its shard."""
 
     offset_bytes: int
     size_bytes: int
     xxh3: int
 
 
-def _view(piece: bytes | NDArray[np.uint8]) -> memoryview:
-    return memoryview(piece if isinstance(piece, bytes) else piece.data).cast("B")
+def hash_file(path: Path) -> str:
+    """Return the XXH3-64 of a shard in the form of the index."""
+    digest = xxhash.xxh3_64()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
 
 
 class TarWriter:
@@ -62,13 +63,12 @@ class TarWriter:
         Raises:
             PackError: The member has 8 GiB or more.
         """
-        views = [_view(piece) for piece in pieces]
+        views = [memoryview(piece).cast("B") for piece in pieces]
         size = sum(view.nbytes for view in views)
         if size >= MEMBER_LIMIT_BYTES:
             raise PackError(
-                f"member {name}: {size} bytes; a tar member ends below {MEMBER_LIMIT_BYTES} (8 "
-                f"GiB); keep fewer layers"
-                " or tokens, or cut the trace"
+                f"member {name}: {size} bytes; a tar member ends below {MEMBER_LIMIT_BYTES}"
+                " (8 GiB); keep fewer layers or tokens, or cut the trace"
             )
         info = tarfile.TarInfo(name)
         info.size = size

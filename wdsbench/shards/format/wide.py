@@ -58,9 +58,8 @@ def to_half(hidden: NDArray[Any], *, overflow: str = "scale") -> HalfStates:
     if not finite.all():
         nan_layers = np.flatnonzero(np.isnan(flat).any(axis=1))
         if nan_layers.size:
-            raise PackError(
-                f"hidden state of layer {nan_layers[0]} holds NaN; the trace cannot be used"
-            )
+            layer = nan_layers[0]
+            raise PackError(f"hidden state of layer {layer} holds NaN; the trace cannot be used")
         infinities = (~finite).sum(axis=1)
         magnitudes = np.where(finite, magnitudes, 0)
     max_abs = magnitudes.max(axis=1, initial=0).astype(np.float64)
@@ -76,8 +75,8 @@ def to_half(hidden: NDArray[Any], *, overflow: str = "scale") -> HalfStates:
         return HalfStates(_c_half(hidden), None, max_abs, infinities, error_max)
     if overflow == "error":
         raise PackError(
-            f"layer {wide[0]} reaches {max_abs[wide[0]]:g}, float16 ends at {HALF_MAX:g}; pack "
-            f"with --overflow scale"
+            f"layer {wide[0]} reaches {max_abs[wide[0]]:g}, float16 ends at {HALF_MAX:g}; pack"
+            " with --overflow scale"
         )
     scale = np.ones(layers, np.float32)
     scale[wide] = np.exp2(np.ceil(np.log2(max_abs[wide] / HALF_MAX)))

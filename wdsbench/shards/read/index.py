@@ -13,13 +13,7 @@ from numpy.typing import NDArray
 
 from wdsbench.errors import ShardError
 from wdsbench.records import SPLITS, FieldSpec, Member
-from wdsbench.shards.format.index import (
-    INDEX_NAME,
-    IndexFile,
-    LabelsEntry,
-    parse_index,
-    read_index,
-)
+from wdsbench.shards.format.index import INDEX_NAME, IndexFile, LabelsEntry, parse_index, read_index
 from wdsbench.shards.format.kinds import HIDDEN, KINDS, MemberSpec, Sizes, member_specs
 from wdsbench.shards.format.rows import SampleRow
 from wdsbench.shards.format.table import map_table
@@ -31,10 +25,7 @@ _TRIES: Final = 5
 class DatasetIndex:
     """An opened data set: the place of every member; shards are not opened.
 
-    Attributes:
-        folder: Its folder.
-        file: The parsed ``index.json``.
-        columns: The mapped table, read-only.
+    ``file`` is the parsed ``index.json``, and ``columns`` the mapped table, read-only.
     """
 
     def __init__(self, folder: Path, file: IndexFile, columns: dict[str, NDArray[Any]]) -> None:
@@ -124,11 +115,7 @@ class DatasetIndex:
     def class_counts(self) -> dict[str, dict[str, int]]:
         """Hallucinated, right and unlabelled samples per split."""
         return {
-            split: {
-                "hallucinated": entry.hallucinated,
-                "right": entry.right,
-                "unlabelled": entry.unlabelled,
-            }
+            split: entry.model_dump(exclude={"samples"})
             for split, entry in self.file.splits.items()
         }
 
@@ -199,14 +186,8 @@ class DatasetIndex:
 
     def sizes(self, row: int) -> Sizes:
         """Return the sizes that the shapes of a sample's members are made of."""
-        columns = self.columns
-        return Sizes(
-            layers=self.num_layers,
-            tokens=int(columns["tokens"][row]),
-            states=int(columns["state_tokens"][row]),
-            features=self.num_features,
-            heads=self.heads,
-        )
+        tokens, states = (int(self.columns[name][row]) for name in ("tokens", "state_tokens"))
+        return Sizes(self.num_layers, tokens, states, self.num_features, self.heads)
 
     def _hidden_axis(self, axis: int) -> int:
         size = self.file.fields["hidden"].shape[axis]
@@ -238,6 +219,10 @@ class DatasetIndex:
             [[0], np.cumsum([entry.nsamples for entry in self.file.shardlist], dtype=np.int64)]
         )
 
+    def shard_of(self, row: int) -> int:
+        """Return the shard in whose rows a row is, whatever column ``shard`` says."""
+        return int(np.searchsorted(self.first_rows, row, side="right")) - 1
+
     @property
     def has_hashes(self) -> bool:
         """True if the XXH3 of every member is known."""
@@ -259,9 +244,8 @@ class DatasetIndex:
 
     def keys(self, rows: NDArray[np.int64]) -> list[str]:
         """Return the member keys of samples."""
-        return [
-            key.decode("utf-8", "surrogateescape") for key in self.columns["key"][rows].tolist()
-        ]
+        keys = self.columns["key"][rows].tolist()
+        return [key.decode("utf-8", "surrogateescape") for key in keys]
 
     def question_ids(self, rows: NDArray[np.int64]) -> list[str]:
         """Return the question ids of samples."""

@@ -8,12 +8,13 @@ file's name begins, ``train`` for other names.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +29,7 @@ from wdsbench.shards.format.index import (
     layers_in_words,
     split_entries,
 )
-from wdsbench.shards.format.kinds import (
-    ATTENTION,
-    HEADS_POINTER,
-    HIDDEN,
-    KINDS,
-    META,
-    SKETCH,
-)
+from wdsbench.shards.format.kinds import ATTENTION, HEADS_POINTER, HIDDEN, KINDS, META, SKETCH
 from wdsbench.shards.format.provenance import Provenance, is_layer_list
 from wdsbench.shards.format.rows import PlacedRow, SampleRow, columns_of
 from wdsbench.shards.format.table import TableSpec
@@ -63,16 +57,7 @@ class _Sample:
     layers: list[int] | None = None
 
     def placed_row(self) -> PlacedRow:
-        row = SampleRow(
-            self.key,
-            self.question_id,
-            self.trace,
-            self.tokens,
-            self.state_tokens,
-            self.prompt_length,
-            self.label,
-            self.score,
-        )
+        row = SampleRow(**{item.name: getattr(self, item.name) for item in fields(SampleRow)})
         return row, {name: Placement(*place, 0) for name, place in self.places.items()}
 
 
@@ -103,7 +88,7 @@ def index_tars(paths: Sequence[Path]) -> DatasetIndex:
     placed = [(_split_of(path), [one.placed_row() for one in of]) for path, of in shards]
     columns = columns_of(placed, hashes=False)
     layers, features, dtype = shape
-    fields = {
+    entries = {
         name: FieldEntry(
             dtype=dtype if name == "hidden" else kind.main_spec.dtypes[0],
             shape=kind.index_shape(layers, features, heads),
@@ -125,7 +110,7 @@ def index_tars(paths: Sequence[Path]) -> DatasetIndex:
             )
             for path, samples in shards
         ],
-        fields=fields,
+        fields=entries,
         splits=split_entries(columns),
         layers=[],
         provenance=Provenance() if first.layers is None else Provenance(layers=first.layers),
@@ -141,21 +126,16 @@ class _PlainIndex(DatasetIndex):
         return index_tars, ([Path(entry.url) for entry in self.file.shardlist],)
 
 
-class _opened:
-    """Context of an open descriptor; a file that cannot be opened raises ShardError."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> int:
-        try:
-            self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise ShardError(f"cannot open: {error.strerror}", shard=str(self._path)) from error
-        return self._descriptor
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._descriptor)
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise ShardError(f"cannot open: {error.strerror}", shard=str(path)) from error
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def _split_of(path: Path) -> str:
@@ -212,12 +192,7 @@ def _read_shape(
     descr, axes = _npy_header(path, descriptor, sample, HIDDEN)
     if len(axes) != 3 or (shape is not None and (axes[0], axes[2], descr) != shape):
         wanted = "[L, T, D]" if shape is None else f"({shape[0]}, T, {shape[1]}) of {shape[2]}"
-        raise DecodeError(
-            f"shape {axes} of {descr}, expected {wanted}",
-            shard=str(path),
-            member=f"{sample.key}.{HIDDEN}",
-            offset_bytes=sample.places[HIDDEN][0],
-        )
+        raise _damaged(path, sample, HIDDEN, f"shape {axes} of {descr}, expected {wanted}")
     sample.state_tokens = sample.tokens = axes[1]
     return axes[0], axes[2], descr
 
@@ -246,13 +221,19 @@ def _npy_header(
     try:
         descr, axes, _ = _core.parse_npy_header(head, size)
     except _core.FormatError as error:
-        raise DecodeError(
-            error.detail,
-            shard=str(path),
-            member=f"{sample.key}.{member}",
-            offset_bytes=offset + error.offset_bytes,
-        ) from error
+        raise _damaged(path, sample, member, error.detail, error.offset_bytes) from error
     return descr, axes
+
+
+def _damaged(
+    path: Path, sample: _Sample, member: str, detail: str, inside_bytes: int = 0
+) -> DecodeError:
+    return DecodeError(
+        detail,
+        shard=str(path),
+        member=f"{sample.key}.{member}",
+        offset_bytes=sample.places[member][0] + inside_bytes,
+    )
 
 
 def _check_layers(path: Path, sample: _Sample, first: _Sample) -> None:
@@ -286,9 +267,4 @@ def _read_meta(path: Path, descriptor: int, sample: _Sample, layers: int) -> Non
         if is_layer_list(numbers) and len(numbers) == layers:
             sample.layers = numbers
     except (ValueError, TypeError) as error:
-        raise DecodeError(
-            f"not the JSON of a trace: {error}",
-            shard=str(path),
-            member=f"{sample.key}.{META}",
-            offset_bytes=offset,
-        ) from error
+        raise _damaged(path, sample, META, f"not the JSON of a trace: {error}") from error

@@ -56,9 +56,8 @@ def read_member(member: Member) -> bytes:
             ):
                 data += more
     except OSError as error:
-        raise ShardError(
-            f"cannot read: {error.strerror}", shard=member.shard, member=member.name
-        ) from error
+        detail = f"cannot read: {error.strerror}"
+        raise ShardError(detail, shard=member.shard, member=member.name) from error
     if len(data) != member.size_bytes:
         raise ShardError(
             f"the file ends here, {member.size_bytes - len(data)} bytes of the member are missing;"
@@ -91,13 +90,9 @@ def causal_maps(halves: NDArray[Any], tokens: int) -> NDArray[Any]:
 
 
 class StoredSample:
-    """The members of one sample, read and decoded when they are asked for.
+    """The members of one sample, row ``row`` of ``index``, read and decoded when asked for.
 
     Arrays are read-only views of the bytes that were read.
-
-    Attributes:
-        index: The data set.
-        row: Row of the sample in the index.
     """
 
     def __init__(
@@ -112,7 +107,7 @@ class StoredSample:
 
         Args:
             index: The data set.
-            row: Row of the sample.
+            row: The sample's row.
             source: Open shards, for many samples; by default each read opens the shard.
             check_hash: Compare the bytes of every member with their XXH3 in the index.
         """
@@ -135,18 +130,11 @@ class StoredSample:
         return bool(self.index.member(member, "size")[self.row])
 
     def require(self, kind: str) -> None:
-        """Check that the sample has a member kind.
-
-        Raises:
-            DecodeError: It does not; the error says how to pack it.
-        """
+        """Raise DecodeError, which says how to pack it, if the sample lacks a member kind."""
         if not self.has(kind):
             member = self.index.place(self.row, KINDS[kind].main)
-            raise DecodeError(
-                f"the sample has no {kind}; {KINDS[kind].remedy}",
-                shard=member.shard,
-                member=member.name,
-            )
+            detail = f"the sample has no {kind}; {KINDS[kind].remedy}"
+            raise DecodeError(detail, shard=member.shard, member=member.name)
 
     def read(self, member: str) -> bytes:
         """Return a member's bytes.
@@ -158,16 +146,9 @@ class StoredSample:
         if self._source is None:
             data = read_member(index.place(row, member))
         else:
-            shard, offset, size = (
-                int(column[row])
-                for column in (
-                    index.columns["shard"],
-                    index.member(member, "offset"),
-                    index.member(member, "size"),
-                )
-            )
+            offset, size = (int(index.member(member, part)[row]) for part in ("offset", "size"))
             try:
-                data = self._source.read(shard, offset, size)
+                data = self._source.read(int(index.columns["shard"][row]), offset, size)
             except _core.FormatError as error:
                 place = index.place(row, member)
                 raise ShardError(
@@ -196,9 +177,8 @@ class StoredSample:
         try:
             array, _ = parse_npy(self.read(member))
         except _core.FormatError as error:
-            raise self.error(
-                member, f"{error.detail}; {_SEE_VERIFY}", error.offset_bytes
-            ) from error
+            detail = f"{error.detail}; {_SEE_VERIFY}"
+            raise self.error(member, detail, error.offset_bytes) from error
         wrong = self.index.member_specs[member].mismatch(array.dtype.str, array.shape, self.sizes)
         if wrong is not None:
             raise self.error(member, f"{wrong}; {_SEE_VERIFY}")
@@ -256,10 +236,8 @@ class StoredSample:
         return meta
 
     def logprobs(self, meta: dict[str, Any] | None = None) -> NDArray[np.float32] | None:
-        """Return the log-probabilities of the answer's tokens, float32, or None.
-
-        Args:
-            meta: ``meta.json`` if it was read already.
+        """Return the log-probabilities of the answer's tokens, float32, or None; ``meta`` is
+        ``meta.json`` if it was read already.
         """
         values = (self.meta() if meta is None else meta).get("token_logprobs")
         if values is None:

@@ -20,10 +20,7 @@ def joined_columns(
 ) -> tuple[list[ShardEntry], dict[str, NDArray[Any]]]:
     """Return all shards and their columns: split after split, the old shards before the new.
 
-    Args:
-        base: The data set that is appended to.
-        entries: The new shards, in the order of splits.
-        columns: Columns of the new shards.
+    ``entries`` are the new shards in the order of splits, and ``columns`` their columns.
     """
     shards = [*base.file.shardlist, *entries]
     order = sorted(range(len(shards)), key=lambda i: (SPLITS.index(shards[i].split), i))

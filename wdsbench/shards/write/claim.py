@@ -94,10 +94,8 @@ class FolderClaim:
         """
         path = self._folder / name
         if path.exists():
-            raise PackError(
-                f"{path} exists and does not belong to this run; remove it, or choose another"
-                " folder"
-            )
+            detail = f"{path} exists and does not belong to this run"
+            raise PackError(f"{detail}; remove it, or choose another folder")
         self._list(name)
         self._names.append(name)
         return path
@@ -167,10 +165,8 @@ class FolderClaim:
         return os.pread(self._marker, os.fstat(self._marker).st_size, 0)
 
     def _listed_names(self, *, replaced: bool = False) -> list[str]:
-        """Return the listed names; a last one that was cut short was not used yet.
-
-        Args:
-            replaced: Include files that existed before the run.
+        """Return the listed names, with ``replaced`` also those of files that existed before the
+        run. A last one that was cut short was not used yet.
         """
         names = self._text().decode(errors="replace").split("\n")[:-1]
         if replaced:
@@ -178,25 +174,22 @@ class FolderClaim:
         return [name for name in names if name == Path(name).name]
 
     def _remove_superseded(self) -> None:
-        """Remove the listed files that ``index.json`` does not name, and its temporary file."""
-        names = self._listed_names(replaced=True)
-        if names:
-            temp_path(self._folder / INDEX_NAME).unlink(missing_ok=True)
-        for name in (*self._unnamed(), *superseded_tables(self._folder, names)):
-            self._remove(name)
-
-    def _unnamed(self) -> list[str]:
-        """Return the listed shards and journals that ``index.json`` does not name; none if it
-        cannot be read.
+        """Remove the listed files that ``index.json`` does not name, and its temporary file; only
+        the latter if the index cannot be read.
         """
-        names = [name for name in self._listed_names() if name.endswith(_SHARD_OR_JOURNAL)]
+        names = self._listed_names(replaced=True)
         if not names:
-            return []
+            return
+        temp_path(self._folder / INDEX_NAME).unlink(missing_ok=True)
         try:
             named = set(_strings(json.loads((self._folder / INDEX_NAME).read_bytes())))
         except (OSError, ValueError, RecursionError):
-            return []
-        return [name for name in names if name not in named]
+            return
+        for name in self._listed_names():
+            if name.endswith(_SHARD_OR_JOURNAL) and name not in named:
+                self._remove(name)
+        for name in superseded_tables(self._folder, names):
+            self._remove(name)
 
     def _remove(self, name: str) -> None:
         path = self._folder / name

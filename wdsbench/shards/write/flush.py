@@ -77,11 +77,7 @@ class Flusher:
         self._wait(_WAITING_FILES)
 
     def wait(self) -> None:
-        """Wait for all whole files.
-
-        Raises:
-            OSError: One of them could not be written.
-        """
+        """Wait for all whole files; raise OSError if one of them could not be written."""
         self._wait(0)
 
     def close(self) -> None:

@@ -16,23 +16,15 @@ from numpy.typing import NDArray
 
 from wdsbench.errors import PackError, ShardError
 from wdsbench.files import atomic_file
-from wdsbench.shards.format.index import (
-    INDEX_NAME,
-    IndexFile,
-    LabelsEntry,
-    split_entries,
-)
+from wdsbench.shards.format.index import INDEX_NAME, IndexFile, LabelsEntry, split_entries
 from wdsbench.shards.format.table import write_table
 from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.shards.write.claim import FolderClaim
 
 
 class RowLabels(NamedTuple):
-    """Labels and scores of all samples, in the order of the table; NaN where unknown.
-
-    Attributes:
-        label: float32 ``[n]``: 1 hallucinated, 0 correct.
-        score: float32 ``[n]``.
+    """Labels (1 hallucinated, 0 correct) and scores of all samples, float32 ``[n]`` in the order of
+    the table; NaN where unknown.
     """
 
     label: NDArray[np.float32]
@@ -86,13 +78,9 @@ def _replace_table(
         return index.folder / name if name == old else claim.new_file(name)
 
     claim.list_replaced(old)
-    file = index.file.model_copy(
-        update={
-            "splits": split_entries(columns),
-            "labels": labels,
-            "table": write_table(columns, new_file),
-        }
-    )
+    table = write_table(columns, new_file)
+    update = {"splits": split_entries(columns), "labels": labels, "table": table}
+    file = index.file.model_copy(update=update)
     with atomic_file(index.folder / INDEX_NAME) as stream:
         stream.write(file.to_bytes())
     return file

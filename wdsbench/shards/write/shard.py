@@ -1,22 +1,23 @@
-"""One shard: while it is written, once it is closed, and as a record of the journal."""
+"""The shards of a data set while they are written: one open for each split, full ones flushed."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
 from wdsbench.files import temp_path
+from wdsbench.jsonlines import JsonLinesWriter
+from wdsbench.records import SPLITS
 from wdsbench.shards.format.index import ShardEntry, as_split
 from wdsbench.shards.format.kinds import member_names
 from wdsbench.shards.format.rows import PlacedRow, SampleRow
-from wdsbench.shards.format.tar import Pieces, Placement, TarWriter
+from wdsbench.shards.format.tar import Pieces, Placement, TarWriter, hash_file
+from wdsbench.shards.write.flush import Flusher
 
 #: Bytes hashed, written and hashed again at a time: they stay in a core's L2 cache.
 _CHUNK_BYTES: Final = 256 * 1024
@@ -24,39 +25,43 @@ _CHUNK_BYTES: Final = 256 * 1024
 
 @dataclass(frozen=True)
 class ClosedShard:
-    """A shard with all its samples."""
+    """A shard with all its samples.
+
+    Attributes:
+        entry: Its index entry.
+        rows: Rows of its samples and places of their members.
+        notes: Note of each sample, for the journal.
+        summary: Summary of the samples, for the journal; None if there is no journal.
+    """
 
     entry: ShardEntry
     rows: list[PlacedRow]
-
-
-@dataclass(frozen=True)
-class FinishedShard:
-    """A shard that an earlier, killed run finished.
-
-    Attributes:
-        split: Its split.
-        rows: Rows of its samples, in order.
-        notes: The note passed to ``add`` with each sample.
-        summary: The summary recorded when it was closed.
-    """
-
-    split: str
-    rows: list[SampleRow]
     notes: list[Any]
     summary: Any
 
+    def record(self) -> dict[str, Any]:
+        """Return the journal's record of the shard."""
+        members = {}
+        for member in member_names():
+            places = [
+                [row, place.offset_bytes, place.size_bytes, place.xxh3]
+                for row, (_, placements) in enumerate(self.rows)
+                if (place := placements.get(member)) is not None
+            ]
+            if places:
+                members[member] = places
+        return {
+            "shard": self.entry.model_dump(),
+            "rows": [
+                [*astuple(row), note] for (row, _), note in zip(self.rows, self.notes, strict=True)
+            ],
+            "members": members,
+            "summary": self.summary,
+        }
+
 
 class OpenShard:
-    """A shard that samples are appended to, under a temporary name.
-
-    Attributes:
-        path: Its final name.
-        file: The open file.
-        tar: Writes members to the file.
-        rows: Rows of its samples.
-        notes: Note of each sample, for the journal.
-    """
+    """A shard that samples are appended to, under the temporary name of ``path``."""
 
     def __init__(self, path: Path, split: str) -> None:
         self.path = path
@@ -82,7 +87,7 @@ class OpenShard:
         self.rows.append((row, placements))
         self.notes.append(note)
 
-    def close(self) -> ClosedShard:
+    def close(self, summary: Any) -> ClosedShard:
         """Write the end of the archive; the file stays open and is flushed later."""
         digest = self.tar.finish()
         self.file.flush()
@@ -93,30 +98,10 @@ class OpenShard:
             xxh3=f"{digest:016x}",
             split=as_split(self.split),
         )
-        return ClosedShard(entry, self.rows)
-
-    def record(self, entry: ShardEntry, summary: Any) -> dict[str, Any]:
-        """Return the journal's record of the closed shard."""
-        members = {}
-        for member in member_names():
-            places = [
-                [row, place.offset_bytes, place.size_bytes, place.xxh3]
-                for row, (_, placements) in enumerate(self.rows)
-                if (place := placements.get(member)) is not None
-            ]
-            if places:
-                members[member] = places
-        return {
-            "shard": entry.model_dump(),
-            "rows": [
-                [*astuple(row), note] for (row, _), note in zip(self.rows, self.notes, strict=True)
-            ],
-            "members": members,
-            "summary": summary,
-        }
+        return ClosedShard(entry, self.rows, self.notes, summary)
 
 
-def from_record(record: dict[str, Any]) -> tuple[ClosedShard, FinishedShard]:
+def from_record(record: dict[str, Any]) -> ClosedShard:
     """Return the shard that a record of the journal describes."""
     entry = ShardEntry.model_validate(record["shard"])
     rows = [SampleRow(*values[:-1]) for values in record["rows"]]
@@ -125,22 +110,15 @@ def from_record(record: dict[str, Any]) -> tuple[ClosedShard, FinishedShard]:
         for row, *place in places:
             placements[row][member] = Placement(*place)
     notes = [values[-1] for values in record["rows"]]
-    shard = ClosedShard(entry, list(zip(rows, placements, strict=True)))
-    return shard, FinishedShard(entry.split, rows, notes, record["summary"])
+    return ClosedShard(entry, list(zip(rows, placements, strict=True)), notes, record["summary"])
 
 
 def is_whole(path: Path, entry: dict[str, Any]) -> bool:
     """Return True if a file has the size and XXH3 of its index entry."""
-    digest = xxhash.xxh3_64()
     try:
-        with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size != entry["filesize"]:
-                return False
-            while chunk := file.read(_CHUNK_BYTES):
-                digest.update(chunk)
+        return path.stat().st_size == entry["filesize"] and hash_file(path) == entry["xxh3"]
     except OSError:
         return False
-    return bool(digest.hexdigest() == entry["xxh3"])
 
 
 def shard_name(split: str, number: int) -> str:
@@ -160,3 +138,83 @@ def _chunks(pieces: Pieces) -> Pieces:
                 view[first : first + _CHUNK_BYTES] for first in range(0, view.size, _CHUNK_BYTES)
             ]
     return chunks
+
+
+class ShardWriter:
+    """Appends samples to the open shard of their split and closes shards that are full."""
+
+    def __init__(
+        self,
+        new_file: Callable[[str], Path],
+        shard_bytes: int,
+        *,
+        closed: Mapping[str, list[ClosedShard]],
+        first_numbers: Mapping[str, int],
+        journal: JsonLinesWriter | None,
+        summary: Callable[[str], Any],
+    ) -> None:
+        """Create a writer; it creates files when samples are added.
+
+        Args:
+            new_file: Returns the path of a shard that is about to be created.
+            shard_bytes: Size at which a shard is closed.
+            closed: Shards of each split that an earlier run closed.
+            first_numbers: Number of the first shard of each split.
+            journal: Receives a record of each shard once it is on the disk.
+            summary: Returns JSON for that record, given the shard's split.
+        """
+        self._new_file, self._shard_bytes = new_file, shard_bytes
+        self._closed = {split: list(closed.get(split, ())) for split in SPLITS}
+        self._first_numbers = first_numbers
+        self._journal, self._summary = journal, summary
+        self._open: dict[str, OpenShard] = {}
+        self._pending: dict[str, OpenShard] = {}  # by name: open, or being flushed
+        self._flusher = Flusher()
+
+    def add(self, split: str, row: SampleRow, members: Mapping[str, Pieces], note: Any) -> None:
+        """Append a sample; ``note`` is JSON for the journal."""
+        shard = self._open.get(split) or self._start(split)
+        shard.add(row, members, note)
+        if shard.size_bytes >= self._shard_bytes:
+            self._close_shard(split)
+        else:
+            self._flusher.flush_part(shard.file, shard.size_bytes)
+
+    def _start(self, split: str) -> OpenShard:
+        number = self._first_numbers.get(split, 0) + len(self._closed[split])
+        path = self._new_file(shard_name(split, number))
+        self._open[split] = self._pending[path.name] = OpenShard(path, split)
+        return self._open[split]
+
+    def pending_notes(self) -> Iterator[Any]:
+        """Yield the notes of all samples whose shard is not yet on the disk and in the journal."""
+        for shard in list(self._pending.values()):
+            yield from shard.notes
+
+    def finish(self) -> list[ClosedShard]:
+        """Close the open shards and return all, split after split, once they are on the disk."""
+        for split in list(self._open):
+            self._close_shard(split)
+        self._flusher.wait()
+        return [shard for split in SPLITS for shard in self._closed[split]]
+
+    def close(self) -> None:
+        """Close all files after waiting for those that are being flushed."""
+        self._flusher.close()  # first: its thread may be using one of the files
+        for shard in self._open.values():
+            shard.file.close()
+        self._open.clear()
+        self._pending.clear()
+
+    def _close_shard(self, split: str) -> None:
+        shard, journal = self._open[split], self._journal
+        closed = shard.close(None if journal is None else self._summary(split))
+        del self._open[split]
+        self._closed[split].append(closed)
+
+        def on_disk() -> None:
+            if journal is not None:
+                journal.append(closed.record())
+            del self._pending[shard.path.name]
+
+        self._flusher.flush_whole(shard.file, shard.path, on_disk)

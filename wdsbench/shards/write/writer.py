@@ -33,10 +33,8 @@ from wdsbench.shards.format.tar import Pieces
 from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.shards.write.append import joined_columns
 from wdsbench.shards.write.claim import FolderClaim
-from wdsbench.shards.write.journal import JOURNAL_NAME
-from wdsbench.shards.write.recovery import Recovered, recover
-from wdsbench.shards.write.shard import FinishedShard
-from wdsbench.shards.write.shards import ShardWriter
+from wdsbench.shards.write.journal import JOURNAL_NAME, Recovered, recover
+from wdsbench.shards.write.shard import ClosedShard, ShardWriter
 
 MEGABYTE: Final = 1_000_000
 
@@ -93,7 +91,7 @@ class DatasetWriter:
             )
         self.folder = folder
         self.base: DatasetIndex | None = None
-        self.finished: list[FinishedShard] = []
+        self.finished: list[ClosedShard] = []
         self.records: list[Any] = []
         self.keep = resume
         self._journal: JsonLinesWriter | None = None
@@ -139,51 +137,36 @@ class DatasetWriter:
     def add(
         self, split: str, row: SampleRow, members: Mapping[str, Pieces], note: Any = None
     ) -> None:
-        """Append one sample to the open shard of its split.
-
-        Args:
-            split: The sample's split.
-            row: Its row of the table.
-            members: Content by member name.
-            note: JSON that the journal keeps with the row.
+        """Append one sample to the open shard of its split; ``members`` are contents by name, and
+        ``note`` is JSON that the journal keeps with the row.
 
         Raises:
             PackError: A member is too large, or the disk is full.
         """
-        try:
+        with self._os_errors():
             self._shards.add(split, row, members, note)
-        except OSError as error:
-            raise self._cannot_write(error) from error
 
     def add_record(self, record: Any, *, flush: bool = False) -> None:
         """Append JSON to the journal, for a run that resumes; it is on the disk with the next shard
         or, with ``flush``, on return.
         """
         if self._journal is not None:
-            try:
+            with self._os_errors():
                 self._journal.append({"record": record}, flush=flush)
-            except OSError as error:
-                raise self._cannot_write(error) from error
 
     def pending_notes(self) -> Iterator[Any]:
         """Yield the notes of all samples whose shard is not yet on the disk and in the journal."""
         return self._shards.pending_notes()
 
     def add_file(self, name: str, data: bytes) -> None:
-        """Write another file of the data set, unless an earlier run has written it.
-
-        Raises:
-            PackError: The disk is full.
-        """
+        """Write another file of the data set, unless an earlier run has written it."""
         if name in self._claim.names:
             return
-        try:
+        with self._os_errors():
             with atomic_file(self._claim.new_file(name)) as file:
                 file.write(data)
             if self._journal is not None:
                 self._journal.append({"file": name})
-        except OSError as error:
-            raise PackError(f"cannot write {name}: {error.strerror}") from error
 
     def finish(
         self,
@@ -198,7 +181,7 @@ class DatasetWriter:
         Raises:
             PackError: The disk is full.
         """
-        try:
+        with self._os_errors():
             shards = self._shards.finish()
             columns = columns_of([(shard.entry.split, shard.rows) for shard in shards])
             entries = [shard.entry for shard in shards]
@@ -222,8 +205,6 @@ class DatasetWriter:
             self._claim.commit()
             self._closed = True
             sync_folder(self.folder)
-        except OSError as error:
-            raise self._cannot_write(error) from error
         return index
 
     def abort(self) -> None:
@@ -246,6 +227,14 @@ class DatasetWriter:
         self._open_files.close()
         self._journal = None
 
+    @contextlib.contextmanager
+    def _os_errors(self) -> Iterator[None]:
+        """Raise an OSError of the block as a PackError."""
+        try:
+            yield
+        except OSError as error:
+            raise self._cannot_write(error) from error
+
     def _cannot_write(self, error: OSError) -> PackError:
         kept = "finished shards are kept for --resume" if self.keep else "nothing was kept"
         return PackError(f"cannot write to {self.folder}: {error.strerror}; {kept}")
@@ -267,7 +256,8 @@ class DatasetWriter:
     ) -> Recovered:
         """Open the journal and remove files of an earlier run that are not finished."""
         found = recover(self.folder, self._claim.names, run)
-        self.finished, self.records = found.finished, found.records
+        self.finished = [shard for shards in found.closed.values() for shard in shards]
+        self.records = found.records
         check(self)
         for name in self._claim.names:
             if name not in found.files or not (self.folder / name).is_file():
