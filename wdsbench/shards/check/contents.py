@@ -15,14 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wdsbench import _core
-from wdsbench.shards.check.arrays import CheckedArray, ContentError, parsed
-from wdsbench.shards.check.states import (
+from wdsbench.shards.check.arrays import (
     BLOCK_ELEMENTS,
     HALF_INFINITY,
+    CheckedArray,
+    ContentError,
     LayerStats,
     check_scales,
     check_states,
     magnitudes,
+    parsed,
 )
 from wdsbench.shards.format.kinds import (
     HIDDEN,
@@ -141,16 +143,14 @@ def _check_sketch(arrays: Sequence[CheckedArray], _: StoredSample) -> None:
 
 
 def _check_maps(arrays: Sequence[CheckedArray], _: StoredSample) -> None:
-    _check_finite(arrays[0], "attention weight")
-
-
-def _check_finite(array: CheckedArray, what: str) -> None:
-    flat = array.values.reshape(-1)
+    (maps,) = arrays
+    flat = maps.values.reshape(-1)
     for first in range(0, flat.size, BLOCK_ELEMENTS):
         bits = magnitudes(flat[first : first + BLOCK_ELEMENTS])
         if bits.max() >= HALF_INFINITY:
             place = first + int((bits >= HALF_INFINITY).argmax())
-            raise array.wrong(place, f"{what} {place} is {flat[place]}, expected a finite number")
+            detail = f"attention weight {place} is {flat[place]}, expected a finite number"
+            raise maps.wrong(place, detail)
 
 
 def _parsed_meta(data: NDArray[np.uint8]) -> dict[str, Any]:

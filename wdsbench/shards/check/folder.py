@@ -10,8 +10,8 @@ from typing import Final
 
 import xxhash
 
+from wdsbench.shards.check.arrays import LayerStats
 from wdsbench.shards.check.problems import Problem
-from wdsbench.shards.check.states import LayerStats
 from wdsbench.shards.format.index import INDEX_NAME, IndexFile
 from wdsbench.shards.format.table import is_table_name
 from wdsbench.shards.read.index import DatasetIndex

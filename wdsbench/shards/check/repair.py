@@ -18,8 +18,8 @@ from typing import Any, Final
 from wdsbench.errors import PackError, ShardError
 from wdsbench.progress import Progress, no_progress
 from wdsbench.records import SPLITS
+from wdsbench.shards.check.arrays import LayerStats
 from wdsbench.shards.check.shard_check import CheckedSample, ShardCheck
-from wdsbench.shards.check.states import LayerStats
 from wdsbench.shards.check.table_check import shape_problems
 from wdsbench.shards.format.index import FieldEntry, IndexFile, LayerEntry
 from wdsbench.shards.format.kinds import main_member

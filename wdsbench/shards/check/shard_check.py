@@ -20,6 +20,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from wdsbench import _core
+from wdsbench.shards.check.arrays import LayerStats
 from wdsbench.shards.check.contents import check_contents
 from wdsbench.shards.check.members import (
     FAST_BYTES,
@@ -29,7 +30,6 @@ from wdsbench.shards.check.members import (
     tar_places,
 )
 from wdsbench.shards.check.problems import BYTE_KINDS, Problem
-from wdsbench.shards.check.states import LayerStats
 from wdsbench.shards.format.tar import BLOCK_BYTES, END_BYTES, hash_file
 from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.shards.read.sample import StoredSample

@@ -20,6 +20,7 @@ from typing import Any
 
 from wdsbench.errors import ShardError
 from wdsbench.progress import Progress, no_progress
+from wdsbench.shards.check.arrays import LayerStats
 from wdsbench.shards.check.folder import (
     layer_problems,
     leftovers,
@@ -29,7 +30,6 @@ from wdsbench.shards.check.folder import (
 from wdsbench.shards.check.hygiene import check_split_hygiene
 from wdsbench.shards.check.problems import Problem, problem_of
 from wdsbench.shards.check.shard_check import ShardCheck
-from wdsbench.shards.check.states import LayerStats
 from wdsbench.shards.check.table_check import duplicates, shape_problems, table_problems
 from wdsbench.shards.format.index import INDEX_NAME, IndexFile, ShardEntry
 from wdsbench.shards.format.tar import hash_file

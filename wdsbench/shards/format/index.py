@@ -147,33 +147,26 @@ def superseded_tables(folder: Path, names: Sequence[str]) -> list[str]:
     return [name for name in names if is_table_name(name) and name != file.table.file]
 
 
-def read_index(folder: Path) -> bytes:
-    """Return the bytes of a data set's ``index.json``; raise ShardError if it cannot be read."""
-    try:
-        return (folder / INDEX_NAME).read_bytes()
-    except OSError as error:
-        raise ShardError(
-            f"no data set here: cannot read {INDEX_NAME} ({error.strerror}); make one with "
-            f"`wdsbench pack`",
-            shard=str(folder),
-        ) from error
-
-
-def parse_index(folder: Path, text: bytes) -> IndexFile:
-    """Return the index in the bytes of ``folder``'s ``index.json``.
+def read_index(folder: Path) -> tuple[bytes, IndexFile]:
+    """Return the bytes of a data set's ``index.json``, and the index.
 
     Raises:
-        ShardError: It is not an index, or of a format that this version does not read.
+        ShardError: It cannot be read, is not an index, or has a format that this version does not
+            read.
     """
-    index_path = folder / INDEX_NAME
+    path = folder / INDEX_NAME
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        detail = f"no data set here: cannot read {INDEX_NAME} ({error.strerror})"
+        raise ShardError(f"{detail}; make one with `wdsbench pack`", shard=str(folder)) from error
     problem = version_problem(text)
     if problem is not None:
-        raise ShardError(problem, shard=str(index_path))
+        raise ShardError(problem, shard=str(path))
     try:
-        return IndexFile.model_validate_json(text)
+        return text, IndexFile.model_validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
-        raise ShardError(
-            f"not a valid index: {place}: {first['msg']}", shard=str(index_path)
-        ) from error
+        detail = f"not a valid index: {place}: {first['msg']}"
+        raise ShardError(detail, shard=str(path)) from error

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from wdsbench.errors import ShardError
 from wdsbench.records import SPLITS, FieldSpec, Member
-from wdsbench.shards.format.index import INDEX_NAME, IndexFile, LabelsEntry, parse_index, read_index
+from wdsbench.shards.format.index import INDEX_NAME, IndexFile, LabelsEntry, read_index
 from wdsbench.shards.format.kinds import HIDDEN, KINDS, MemberSpec, Sizes, member_specs
 from wdsbench.shards.format.rows import SampleRow
 from wdsbench.shards.format.table import map_table
@@ -43,8 +43,7 @@ class DatasetIndex:
         folder = Path(path)
         failures: Counter[bytes] = Counter()
         while True:
-            text = read_index(folder)
-            file = parse_index(folder, text)
+            text, file = read_index(folder)
             try:
                 columns = map_table(folder, file.table)
                 break
