@@ -67,25 +67,16 @@ class BatchRecord:
 
 @dataclass
 class JournalState:
-    """Content of a journal.
+    """Content of a journal."""
 
-    Attributes:
-        settings: Settings of the run; None if there is no journal.
-        batches: Finished batches by number.
-        files: Number of traces of every complete file, by its number.
-        part_bytes: Valid length of each file's part.
-        destination: ``FileSink.destination`` of complete files.
-        removed: Complete files that may have been removed.
-        size_bytes: Valid length of the journal.
-    """
-
-    settings: dict[str, Any] | None = None
-    batches: dict[int, BatchRecord] = field(default_factory=dict)
+    settings: dict[str, Any] | None = None  # settings of the run; None if there is no journal
+    batches: dict[int, BatchRecord] = field(default_factory=dict)  # finished batches by number
+    # Number of traces of every complete file, by its number.
     files: dict[int, int] = field(default_factory=dict)
-    part_bytes: dict[int, int] = field(default_factory=dict)
-    destination: str | None = None
-    removed: set[int] = field(default_factory=set)
-    size_bytes: int = 0
+    part_bytes: dict[int, int] = field(default_factory=dict)  # valid length of each file's part
+    destination: str | None = None  # ``FileSink.destination`` of complete files
+    removed: set[int] = field(default_factory=set)  # complete files that may have been removed
+    size_bytes: int = 0  # valid length of the journal
 
 
 def read_journal(folder: Path) -> JournalState:

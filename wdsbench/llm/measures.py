@@ -125,8 +125,7 @@ _ANYTHING: Final = re.compile(r"\w")
 class Abstentions:
     """Recognises abstentions: ``answer in abstentions``.
 
-    Args:
-        patterns: Additional regular expressions, searched in the answer ignoring case.
+    ``patterns`` are additional regular expressions, searched in the answer ignoring case.
 
     Raises:
         ValueError: A pattern is not a regular expression.
@@ -153,21 +152,13 @@ class Abstentions:
 
 @dataclass(frozen=True)
 class Agreement:
-    """Agreement of two measures; None if a measure is constant.
-
-    Attributes:
-        first: Name of one measure.
-        second: Name of the other.
-        pearson: Correlation of the scores.
-        spearman: Correlation of the ranks; ties have their mean rank.
-        kappa: Cohen's kappa of the labels below the threshold (Cohen 1960).
-    """
+    """Agreement of two measures; None if a measure is constant."""
 
     first: str
     second: str
-    pearson: float | None
-    spearman: float | None
-    kappa: float | None
+    pearson: float | None  # correlation of the scores
+    spearman: float | None  # correlation of the ranks; ties have their mean rank
+    kappa: float | None  # Cohen's kappa of the labels below the threshold (Cohen 1960)
 
 
 def agreements(columns: Mapping[str, Column], threshold: float) -> list[Agreement]:

@@ -1,7 +1,4 @@
-"""Options of extraction, planning and scoring, with their defaults and help texts.
-
-Importing this module imports neither torch nor transformers.
-"""
+"""Options of extraction, planning and scoring; importing them does not import torch."""
 
 from __future__ import annotations
 
@@ -12,24 +9,19 @@ from typing import Any, Final
 
 from wdsbench.llm.measures import Abstentions
 from wdsbench.options import option
-from wdsbench.traces.attention import (
-    ATTENTION_KINDS,
-    EDGE_RULE,
-    HEAD_THRESHOLD,
-    AttentionRules,
-)
+from wdsbench.traces.attention import ATTENTION_KINDS, EDGE_RULE, HEAD_THRESHOLD, AttentionRules
 
 TEMPLATE_SLOT: Final = "{question}"
 METHODS: Final = ("greedy", "beam", "sample")
 #: The tokens whose states can be kept.
 TOKENS: Final = ("all", "answer", "last")
-#: Formats of trace files; each is the end of the file's name.
+#: Formats of trace files, which are their suffixes.
 FILE_FORMATS: Final = ("pkl.gz", "safetensors", "npz")
 ON_ERROR: Final = ("record", "fail")
 DTYPES: Final = ("float32", "float16", "bfloat16")
 #: Quantised weights; both kinds need bitsandbytes.
 LOAD_IN: Final = ("8bit", "4bit")
-#: Words for the score of an abstention; a number is accepted, too.
+#: Scores of an abstention besides numbers.
 ABSTENTION_SCORES: Final = ("keep", "none")
 
 
@@ -69,7 +61,6 @@ class ModelOptions:
     )
 
     def __post_init__(self) -> None:
-        """Validate the values."""
         _require_one_of("dtype", self.dtype, DTYPES)
         if self.load_in is not None:
             _require_one_of("load_in", self.load_in, LOAD_IN)
@@ -98,7 +89,6 @@ class Decoding:
     seed: int = option(0, "For --decode sample: seed of the draws.")
 
     def __post_init__(self) -> None:
-        """Validate the values."""
         _require_one_of("decode", self.decode, METHODS)
         if self.beams < 2:
             raise ValueError(f"beams is {self.beams}; must be at least 2 (1 is greedy).")
@@ -158,7 +148,6 @@ class TraceOptions:
     )
 
     def __post_init__(self) -> None:
-        """Validate the values."""
         _require_positive(self, "max_new_tokens", "answers_per_question", "traces_per_file")
         if TEMPLATE_SLOT not in self.template:
             raise ValueError(f"template {self.template!r} does not contain {TEMPLATE_SLOT}.")
@@ -210,7 +199,6 @@ class ExtractOptions(TraceOptions, Decoding):
     overwrite: bool = option(False, "Remove an earlier extraction in the folder first.")
 
     def __post_init__(self) -> None:
-        """Validate the values."""
         Decoding.__post_init__(self)
         TraceOptions.__post_init__(self)
         _require_positive(self, "batch_size")
@@ -245,7 +233,6 @@ class PlanOptions(TraceOptions):
     )
 
     def __post_init__(self) -> None:
-        """Validate the values."""
         super().__post_init__()
         if self.probe is not None and self.probe < 0:
             raise ValueError(f"probe is {self.probe}; must be at least 0.")
@@ -283,7 +270,6 @@ class ScoreOptions:
     threshold: float = option(0.5, "A score below it means hallucinated; used for agreement only.")
 
     def __post_init__(self) -> None:
-        """Validate the values."""
         _ = Abstentions(self.abstention)
         if not math.isfinite(self.threshold):
             raise ValueError(f"threshold is {self.threshold}; must be finite.")

@@ -1,16 +1,15 @@
 """Estimate of the bytes and the time of an extraction.
 
 Sizes follow from the model's configuration (L layers, H heads, D features) and the tokens of the
-questions; T is a trace's tokens, t of how many of them states are kept, E its edges a layer. Before
-compression:
+questions. A trace has T tokens, t of them with states, and E edges per layer. Before compression:
 
     hidden states   2 L t D              edges    L E (2 w + 2), w bytes an index
     full (raw)      2 L H T^2            heads    L H T e (2 w + 2), e edges a row
     full (shards)   2 L H T (T + 1) / 2  sketch   8 L H T
 
-Compression by gzip, length of answers and edges per row are assumed (``Rates``) until a probe of a
-few questions measures them. Without a probe every answer has the greatest length, so that the
-estimate errs upwards.
+``Rates`` holds assumed compression by gzip, answer lengths and edges per row, which a probe of a
+few questions measures. Without a probe every answer has the greatest length, so that the estimate
+is too high rather than too low.
 """
 
 from __future__ import annotations
@@ -39,23 +38,20 @@ from wdsbench.traces.files import open_raw
 from wdsbench.traces.unpickle import load_pickle
 from wdsbench.traces.write import write_traces
 
-#: Error of the estimate, added before the free disk space is compared.
+#: Share added to the estimate before it is compared with the free disk space.
 MARGIN: Final = 0.1
 _HALF_BYTES: Final = 2
 _NPY_HEADER_BYTES: Final = 128
-_INDEX_BYTES: Final = 90  # of a sample in the table, members apart
+_INDEX_BYTES: Final = 90  # row of a sample, without its members
 _INDEX_MEMBER_BYTES: Final = 24
 _META_BYTES: Final = 330  # names and provenance of a meta.json
 _META_TOKEN_BYTES: Final = 14  # id and text
 _META_LOGPROB_BYTES: Final = 13
 _RAW_TOKEN_BYTES: Final = 16  # id and text of a token, pickled
 _RAW_TRACE_BYTES: Final = 400
-#: Kinds of attention in the report: each kind alone, and the default of packing.
+#: Kinds of attention in the report: each kind alone, the default of packing, and none.
 KIND_SETS: Final[tuple[tuple[str, ...], ...]] = (
-    ("full",),
-    ("edges",),
-    ("heads",),
-    ("sketch",),
+    *((kind,) for kind in ("full", "edges", "heads", "sketch")),
     ("edges", "sketch"),
     (),
 )
@@ -72,17 +68,10 @@ class ModelSize:
 
 @dataclass(frozen=True)
 class Rates:
-    """Rates that sizes depend on besides the model and the questions.
-
-    Attributes:
-        gzip: By part of a raw trace: compressed bytes over those before, or of states that passed
-            float16 over those in float16.
-        answer_tokens: Mean length of an answer.
-        edges_per_row: Edges of a token and layer, by ``threshold``; None: as many as can be.
-        head_edges_per_row: Edges of a token, layer and head.
-    """
+    """Assumed or measured quantities that sizes depend on."""
 
     # Measured on the embedded model (float32, T 33); states of bfloat16 models shrink further.
+    # Compressed over uncompressed bytes of each part of a raw trace.
     gzip: Mapping[str, float] = field(
         default_factory=lambda: {
             "hidden": 0.94,
@@ -93,26 +82,20 @@ class Rates:
             "rest": 0.4,
         }
     )
-    answer_tokens: float = 32.0
+    answer_tokens: float = 32.0  # mean length of an answer
+    # Edges per token and layer for rule ``threshold``; None: the maximum.
     edges_per_row: float | None = None
-    head_edges_per_row: float = 4.0
+    head_edges_per_row: float = 4.0  # edges per token, layer and head
 
 
 @dataclass(frozen=True)
 class TraceBytes:
-    """Bytes of a set of traces.
+    """Bytes of a set of traces."""
 
-    Attributes:
-        raw: Of ``.pkl.gz`` files, states in float16.
-        raw_wide: The same where every trace passes float16 and is kept in float32.
-        shards: Of tars and index.
-        memory: Of the arrays of the raw traces, as a reader or writer of a file holds them.
-    """
-
-    raw: int
-    raw_wide: int
-    shards: int
-    memory: int
+    raw: int  # ``.pkl.gz`` files with states in float16
+    raw_wide: int  # the same if every trace exceeds float16 and is stored in float32
+    shards: int  # shards and index
+    memory: int  # arrays of the raw traces in memory
 
     def scaled(self, factor: float) -> TraceBytes:
         """Return ``factor`` times as much."""
@@ -121,26 +104,19 @@ class TraceBytes:
 
 @dataclass(frozen=True)
 class Probe:
-    """Measurements of a few real traces.
-
-    Attributes:
-        traces: Number of traces.
-        seconds: Seconds per trace, in one batch.
-        rates: Measured rates; assumed ones for data that was not kept.
-        wide: Number of traces that exceed float16.
-    """
+    """Measurements of a few real traces."""
 
     traces: int
-    seconds: float
-    rates: Rates
-    wide: int
+    seconds: float  # per trace, in one batch
+    rates: Rates  # assumed values for data that was not kept
+    wide: int  # number of traces that exceed float16
 
 
 def load_size(path: str | Path, revision: str | None = None) -> tuple[Any, ModelSize, Any]:
-    """Return configuration, form and tokenizer of a model, without its weights.
+    """Return configuration, sizes and tokenizer of a model without loading its weights.
 
     Raises:
-        ModelError: They cannot be read, or do not say how large the model is.
+        ModelError: They cannot be read, or the configuration lacks the sizes.
     """
     source = str(path)
     words: dict[str, Any] = {"trust_remote_code": False, "revision": revision or "main"}
@@ -159,14 +135,7 @@ def load_size(path: str | Path, revision: str | None = None) -> tuple[Any, Model
 def estimate(
     form: ModelSize, prompts: NDArray[np.int64], options: TraceOptions, rates: Rates
 ) -> TraceBytes:
-    """Return the bytes of one trace for each of ``prompts``.
-
-    Args:
-        form: Sizes of the model.
-        prompts: Tokens of each prompt.
-        options: States and attention to keep.
-        rates: Assumed, or measured by a probe.
-    """
+    """Return the bytes of one trace for each prompt; ``prompts`` are their lengths ``[n]``."""
     kinds = options.attention
     form = replace(form, layers=form.layers if options.layers is None else len(options.layers))
     lengths: NDArray[np.float64] = prompts.astype(np.float64) + rates.answer_tokens
@@ -176,7 +145,7 @@ def estimate(
     rest = _RAW_TRACE_BYTES + _RAW_TOKEN_BYTES * lengths
     raw = sum(float(value.sum()) * rates.gzip[name] for name, value in kept.items())
     raw += float(rest.sum()) * rates.gzip["rest"]
-    # The second half of a float32's bits is noise to gzip.
+    # gzip cannot compress the second half of a float32's bits.
     wide = float(parts["hidden"].sum())
     memory = sum(float(value.sum()) for value in kept.values()) + float(rest.sum())
     shards = _shard_bytes(form, lengths, parts, kinds, rates)
@@ -186,7 +155,7 @@ def estimate(
 def _states(
     tokens: str, lengths: NDArray[np.float64], answers: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return of how many tokens of each trace states are kept."""
+    """Return the number of tokens with states of each trace."""
     return {"all": lengths, "answer": answers, "last": np.ones_like(lengths)}[tokens]
 
 
@@ -197,8 +166,8 @@ def _parts(
     rates: Rates,
     options: TraceOptions,
 ) -> dict[str, NDArray[np.float64]]:
-    """Return the bytes of each part of each raw trace, before compression."""
-    index = np.where(lengths <= 2**8, 1, np.where(lengths <= 2**16, 2, 4))
+    """Return the uncompressed bytes of each part of each raw trace."""
+    index = _index_bytes(lengths)
     maps = form.layers * form.heads
     edge = 2 * index + _HALF_BYTES
     edges = _edges(lengths, EdgeRule.parse(options.edge_rule), rates)
@@ -214,14 +183,20 @@ def _parts(
     }
 
 
+def _index_bytes(lengths: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return the bytes of one token index of each trace."""
+    found: NDArray[np.int64] = np.where(lengths <= 2**8, 1, np.where(lengths <= 2**16, 2, 4))
+    return found
+
+
 def _edges(lengths: NDArray[np.float64], rule: EdgeRule, rates: Rates) -> NDArray[np.float64]:
-    """Return the edges of one layer of each trace."""
+    """Return the number of edges in one layer of each trace."""
     if rates.edges_per_row is not None and rule.kind == "threshold":
         return rates.edges_per_row * lengths
     rows = np.arange(1, int(np.ceil(lengths.max())) + 1, dtype=np.float64)
     if rule.kind == "top":
         of_row = np.maximum(1, np.floor(rule.value * rows))
-    else:  # a row sums to one, so it has no more than 1 / weight of them
+    else:  # a row sums to one, so at most 1 / weight edges
         of_row = np.minimum(rows, 1 / rule.value) if rule.value else rows
     until = np.concatenate([[0.0], np.cumsum(of_row)])
     edges: NDArray[np.float64] = np.interp(lengths - 1, np.arange(len(until)), until)
@@ -235,9 +210,9 @@ def _shard_bytes(
     kinds: Sequence[str],
     rates: Rates,
 ) -> float:
-    """Return the bytes of the samples' members and their rows in the index."""
-    index = np.where(lengths <= 2**8, 1, np.where(lengths <= 2**16, 2, 4))
-    share = 2 * index / (2 * index + _HALF_BYTES)  # of an edge's bytes, its two ends
+    """Return the bytes of the samples in shards and index."""
+    index = _index_bytes(lengths)
+    share = 2 * index / (2 * index + _HALF_BYTES)  # share of the index in an edge's bytes
     members: list[NDArray[np.float64]] = [_NPY_HEADER_BYTES + parts["hidden"]]
     for kind, lists in (("edges", form.layers), ("heads", form.layers * form.heads)):
         if kind in kinds:
@@ -268,15 +243,9 @@ def probe(
     options: TraceOptions,
     count: int,
 ) -> Probe:
-    """Extract ``count`` of the questions, evenly spread, and return the measurements.
+    """Extract ``count`` evenly spaced questions in one batch, each once, and measure them.
 
-    Args:
-        model: A causal model, as :func:`extract` takes it.
-        tokenizer: Its tokenizer.
-        questions: All questions; none is refused (``asks.Ask.refusal``).
-        form: Sizes of the model.
-        options: Options of the extraction; each question is asked once.
-        count: Questions to ask, in one batch.
+    No question may be refused (``asks.Ask.refusal``).
     """
     places = np.unique(np.linspace(0, len(questions) - 1, min(count, len(questions))).round())
     asked = [questions[int(place)] for place in places]
@@ -302,7 +271,7 @@ def probe(
 def _measured(
     raws: Sequence[Mapping[str, Any]], form: ModelSize, options: TraceOptions, scratch: Path
 ) -> Rates:
-    """Return the rates that raw traces show."""
+    """Return the rates of raw traces."""
     lengths = np.array([len(raw["tokens"]) for raw in raws], np.float64)
     answers = np.array([len(raw["token_logprobs"]) for raw in raws], np.float64)
     rates = replace(Rates(), answer_tokens=float(answers.mean()))
@@ -320,57 +289,50 @@ def _measured(
     states = _states(options.tokens, lengths, answers)
     parts = _parts(form, lengths, states, rates, options)
     gzip = dict(rates.gzip)
+    large = ("hidden_states", "attentions", "reduced_attention")
     pieces: dict[str, list[dict[str, Any]]] = {
         "hidden": [{"hidden_states": raw["hidden_states"]} for raw in raws],
-        "rest": [
-            {
-                key: value
-                for key, value in raw.items()
-                if key not in ("hidden_states", "attentions", "reduced_attention")
-            }
-            for raw in raws
-        ],
+        "rest": [{key: raw[key] for key in raw if key not in large} for raw in raws],
     }
-    if "full" in kinds:
-        pieces["full"] = [{"attentions": raw["attentions"]} for raw in raws]
-    for kind in set(kinds) - {"full"}:
-        pieces[kind] = [
-            {key: value for key, value in one.items() if key.startswith(kind)} for one in reduced
-        ]
+    for kind in kinds:
+        pieces[kind] = (
+            [{"attentions": raw["attentions"]} for raw in raws]
+            if kind == "full"
+            else [{key: one[key] for key in one if key.startswith(kind)} for one in reduced]
+        )
     parts["rest"] = _RAW_TRACE_BYTES + _RAW_TOKEN_BYTES * lengths
-    found_bytes = {name: _written(piece, scratch) for name, piece in pieces.items()}
-    # Parts shrink less side by side than alone: gzip builds one code for a whole block.
-    mixed = _written(raws, scratch) / sum(found_bytes.values())
+    found_bytes = {name: _file_bytes(piece, scratch) for name, piece in pieces.items()}
+    # Parts compress less together than alone: gzip has one code for a whole block.
+    mixed = _file_bytes(raws, scratch) / sum(found_bytes.values())
     for name, count in found_bytes.items():
         gzip[name] = mixed * count / float(parts[name].sum())
     return replace(rates, gzip=gzip)
 
 
-def _written(traces: Sequence[Mapping[str, Any]], scratch: Path) -> int:
-    """Return the bytes of a file of these traces."""
+def _file_bytes(traces: Sequence[Mapping[str, Any]], scratch: Path) -> int:
+    """Return the size of a file with these traces."""
     write_traces(scratch, traces)
     return scratch.stat().st_size
 
 
 def free_bytes(folder: Path) -> int:
-    """Return what is free on the disk where ``folder`` is, or will be.
+    """Return the free bytes on the disk of ``folder``, which need not exist yet.
 
     Raises:
-        ValueError: There can be no such folder.
+        ValueError: The folder cannot be created.
     """
     return shutil.disk_usage(nearest_folder(folder)).free
 
 
 def needed_bytes(raw: TraceBytes, packed: TraceBytes, traces: int, traces_per_file: int) -> int:
-    """Return what extraction and packing hold on the disk at most.
+    """Return the disk space that extraction and packing need at most.
 
-    That is raw files and shards side by side, and beside them the journal's copy of the file that
-    is being filled, with room for an error of the estimate.
+    That is raw files, shards and the journal's copy of the current file, plus ``MARGIN``.
     """
     copy = raw.memory * min(1.0, traces_per_file / traces)
     return round((raw.raw + packed.shards + copy) * (1 + MARGIN))
 
 
 def kinds_name(kinds: Sequence[str]) -> str:
-    """Return ``"edges,sketch"``, ``"none"``."""
+    """Return the kinds as a comma list, such as ``"edges,sketch"``, or ``"none"``."""
     return ",".join(kind for kind in ATTENTION_KINDS if kind in kinds) or "none"

@@ -67,25 +67,15 @@ _KINDS: Final = ("states", "logprobs", "attention", "edges", "heads")
 
 @dataclass(frozen=True)
 class Deviation:
-    """The largest deviation of one kind in one layer, relative to its bound.
+    """The largest deviation of one kind in one layer, relative to its bound."""
 
-    Attributes:
-        kind: ``states``, ``logprobs``, ``attention``, ``edges`` or ``heads``.
-        layer: Layer of the model; None for log-probabilities.
-        deviation: Absolute difference of stored and computed value.
-        allowed: Bound (module docstring).
-        place: File or shard of the trace, and its place there.
-        question_id: Question of the trace.
-        token: Place of the token in the trace.
-    """
-
-    kind: str
-    layer: int | None
-    deviation: float
-    allowed: float
-    place: str
+    kind: str  # ``states``, ``logprobs``, ``attention``, ``edges`` or ``heads``
+    layer: int | None  # layer of the model; None for log-probabilities
+    deviation: float  # absolute difference of stored and computed value
+    allowed: float  # bound (module docstring)
+    place: str  # file or shard of the trace, and its place there
     question_id: str
-    token: int
+    token: int  # place of the token in the trace
 
     @property
     def ratio(self) -> float:
@@ -269,7 +259,7 @@ def _compared_states(
         known = ours.astype(np.float64)
         computed = again.astype(np.float64)
         finite = np.isfinite(known)
-        # An infinity that was stored must come out as one: float16 ends where float32 does not.
+        # Stored infinities are not compared: float16 overflows before float32 does.
         differs = np.where(finite, np.abs(np.where(finite, known, 0) - computed), 0.0)
         scale = np.where(finite, np.abs(known), 0).max(axis=1)
         part = 2 * _HALF_ROUNDING + _GROWTH * math.sqrt(layer + 1) * unit

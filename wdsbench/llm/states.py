@@ -19,23 +19,14 @@ from wdsbench.traces.attention import AttentionRules
 
 @dataclass(frozen=True)
 class Answered:
-    """A question with its answer from the first pass.
-
-    Attributes:
-        question: The question.
-        prompt: The prompt's token ids.
-        answer: The answer's token ids, at least one.
-        finished: True if the model ended the answer.
-        empty: True if the answer is the end-of-sequence token alone.
-        trace_number: Number of the answer; None if the question has one answer.
-    """
+    """A question with its answer from the first pass."""
 
     question: Question
-    prompt: list[int]
-    answer: list[int]
-    finished: bool
-    empty: bool
-    trace_number: int | None = None
+    prompt: list[int]  # token ids
+    answer: list[int]  # token ids, at least one
+    finished: bool  # True if the model ended the answer
+    empty: bool  # True if the answer is the end-of-sequence token alone
+    trace_number: int | None = None  # None if the question has one answer
 
 
 class StateReader:

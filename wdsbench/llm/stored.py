@@ -19,35 +19,20 @@ from wdsbench.traces.read import read_traces
 
 @dataclass(frozen=True)
 class StoredTrace:
-    """Stored data of one trace, read from shards or raw files.
+    """Stored data of one trace, read from shards or raw files."""
 
-    Attributes:
-        place: File or shard, and the trace in it.
-        question_id: The question.
-        tokens: Token ids ``[T]``.
-        prompt_length: Tokens of the prompt; None: unknown.
-        hidden: ``[L, t, D]`` of the last t tokens; None if reduced to components.
-        logprobs: float32 ``[T - prompt_length]``, or None.
-        maps: L arrays ``[H, T, T]``, or None.
-        edges: Edges of the mean over heads, one list per layer; or None.
-        edge_rule: Rule of these edges; None: unknown.
-        heads: Edges of each head, list ``layer * H + head``; or None.
-        head_threshold: Least weight of these; None: unknown.
-        layers: Numbers of the L layers in the model; None: all.
-    """
-
-    place: str
+    place: str  # file or shard, and the trace in it
     question_id: str
-    tokens: list[int]
-    prompt_length: int | None
-    hidden: NDArray[Any] | None
-    logprobs: NDArray[np.float32] | None
-    maps: list[NDArray[Any]] | None
-    edges: EdgeLists | None
-    edge_rule: str | None
-    heads: EdgeLists | None
-    head_threshold: float | None
-    layers: tuple[int, ...] | None = None
+    tokens: list[int]  # token ids ``[T]``
+    prompt_length: int | None  # tokens of the prompt; None: unknown
+    hidden: NDArray[Any] | None  # ``[L, t, D]`` of the last t tokens; None if reduced to components
+    logprobs: NDArray[np.float32] | None  # float32 ``[T - prompt_length]``, or None
+    maps: list[NDArray[Any]] | None  # L arrays ``[H, T, T]``, or None
+    edges: EdgeLists | None  # edges of the mean over heads, one list per layer; or None
+    edge_rule: str | None  # rule of these edges; None: unknown
+    heads: EdgeLists | None  # edges of each head, list ``layer * H + head``; or None
+    head_threshold: float | None  # least weight of these; None: unknown
+    layers: tuple[int, ...] | None = None  # numbers of the L layers in the model; None: all
 
 
 def pick_from_dataset(source: DatasetIndex, count: int, seed: int = 0) -> list[StoredTrace]:

@@ -73,29 +73,20 @@ class FileSink(Protocol):
 
 @dataclass
 class ExtractRun:
-    """Progress of an extraction.
-
-    Attributes:
-        failures: Refused prompts, then failures of the batches.
-        refused: Number of refused prompts.
-        counts: Sums over traces.
-        numbers: Numbers of the files written.
-        removed: Numbers of the files removed.
-        traces: Number of traces.
-        resumed: Number of traces of an earlier run.
-    """
+    """Progress of an extraction."""
 
     out_dir: Path
     file_format: str
-    failures: list[Failure]
+    failures: list[Failure]  # refused prompts, then failures of the batches
     refused: int
     sink: FileSink | None = None
     journal: Journal | None = None
+    # Sums over traces.
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_COUNTS, 0))
-    numbers: list[int] = field(default_factory=list)
-    removed: set[int] = field(default_factory=set)
+    numbers: list[int] = field(default_factory=list)  # numbers of the files written
+    removed: set[int] = field(default_factory=set)  # numbers of the files removed
     traces: int = 0
-    resumed: int = 0
+    resumed: int = 0  # number of traces of an earlier run
 
     @property
     def files(self) -> list[Path]:
