@@ -10,7 +10,7 @@ import torch
 
 @pytest.fixture(autouse=True, scope="session")
 def one_thread() -> Iterator[None]:
-    """Run the tiny models in one thread: a second costs more than it gives."""
+    """Run the tiny models in one thread, which is faster than two."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -1,4 +1,4 @@
-"""Models built otherwise than a Llama: positions, masks, norms, shared keys, experts."""
+"""Architectures other than Llama: positions, masks, norms, shared keys, experts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model is asked, token by token: with and without a chat around it."""
+"""The tokens of prompts, with and without a chat template."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def words(ask: Ask) -> str:
     ],
 )
 def test_prompts(chat: dict[str, Any], wanted: list[str]) -> None:
-    """A chat template writes the special tokens itself, so that none is there twice."""
+    """A chat template writes the special tokens itself, so they are not added again."""
     tokenizer = make_tokenizer(chat_template=CHAT_TEMPLATE)
     assert [words(ask) for ask in asks(tokenizer, **chat)] == wanted
 
 
-def test_what_a_chat_template_refuses_is_one_sentence() -> None:
+def test_chat_template_errors_are_one_sentence() -> None:
     with pytest.raises(ModelError, match=r"has no chat template; ask without chat") as caught:
         asks(make_tokenizer(), **CHAT)
     refusing = make_tokenizer(
@@ -67,7 +67,7 @@ def test_what_a_chat_template_refuses_is_one_sentence() -> None:
         asks(named, **CHAT)
 
 
-def test_a_chat_is_extracted_and_resumed_as_one(tmp_path: Path) -> None:
+def test_a_chat_is_extracted_and_resumed(tmp_path: Path) -> None:
     model, tokenizer = make_model(), make_tokenizer(chat_template=CHAT_TEMPLATE)
     chat = {**CHAT, "system": "one two"}
     report = extract(model, tokenizer, QUESTIONS, tmp_path, **chat, journal=True)
@@ -78,7 +78,7 @@ def test_a_chat_is_extracted_and_resumed_as_one(tmp_path: Path) -> None:
             extract(model, tokenizer, QUESTIONS, tmp_path, **other, resume=True)
 
 
-def test_long_prompts_are_refused_by_name_and_not_warned_of() -> None:
+def test_long_prompts_are_refused_without_a_warning() -> None:
     tokenizer = make_tokenizer(model_max_length=48)
     questions = [*QUESTIONS, Question("long", "red " * 60, ())]
     said: list[str] = []

@@ -1,4 +1,4 @@
-"""Maps are taken layer by layer as they appear, from any architecture, and reduced at once."""
+"""Maps of any architecture are collected layer by layer and reduced at once."""
 
 from __future__ import annotations
 
@@ -35,16 +35,14 @@ def read_all(folder: Path) -> list[Trace]:
 
 
 def our_hooks(model: Any) -> int:
-    """Count the hooks of ours; transformers leaves its own in place."""
+    """Count our hooks; transformers has its own."""
     hooks = [hook for module in model.modules() for hook in module._forward_hooks.values()]
     return sum(isinstance(getattr(hook, "__self__", None), BatchMaps) for hook in hooks)
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_every_kind_equals_the_slow_twin_on_the_maps(
-    kind: str, tokenizer: Any, tmp_path: Path
-) -> None:
-    """``full`` beside the reduced kinds: the maps of the same pass."""
+def test_every_kind_equals_the_slow_reference(kind: str, tokenizer: Any, tmp_path: Path) -> None:
+    """``full`` keeps the maps of the same pass."""
     extract(
         MODELS[kind](),
         tokenizer,
@@ -110,7 +108,7 @@ def test_raw_format(
 
 @pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize("attention", [("full",), REDUCED])
-def test_no_more_than_one_layers_weights_live(
+def test_weights_of_one_layer_at_most_are_held(
     kind: str, attention: tuple[str, ...], tokenizer: Any, tmp_path: Path
 ) -> None:
     """Counted when the next layer's weights appear, and at the end of the pass."""
@@ -135,7 +133,7 @@ def test_no_more_than_one_layers_weights_live(
 
 
 def test_without_attention(tokenizer: Any, tmp_path: Path) -> None:
-    """A model that returns none is no hindrance then."""
+    """Also of a model that returns none."""
     model = make_model()
     model.set_attn_implementation("sdpa")
     extract(model, tokenizer, make_questions(3), tmp_path, attention=())
@@ -182,9 +180,7 @@ def test_weights_that_are_not_finite_are_refused(tokenizer: Any, tmp_path: Path)
 
 
 @pytest.mark.parametrize("kind", ["edges", "heads"])
-def test_weights_that_are_no_probabilities_are_refused(
-    kind: str, tokenizer: Any, tmp_path: Path
-) -> None:
+def test_weights_must_be_probabilities(kind: str, tokenizer: Any, tmp_path: Path) -> None:
     model = make_model()
     module = model.model.layers[1].self_attn
     module.register_forward_hook(lambda _module, _inputs, output: (output[0], output[1] * 5))
@@ -206,7 +202,7 @@ class Attention(torch.nn.Module):
 
 
 class Layer(torch.nn.Module):
-    """Hands on what its attention returned, as older models do."""
+    """Returns the result of its attention module, as older models do."""
 
     def __init__(self, heads: int) -> None:
         super().__init__()
@@ -228,7 +224,7 @@ class Stack(torch.nn.Module):
             weights.zero_()
 
 
-def test_weights_handed_on_by_a_layer_count_once_and_are_copied() -> None:
+def test_weights_returned_by_two_modules_count_once_and_are_copied() -> None:
     maps = BatchMaps([("a", 2, 2), ("b", 1, 1)], AttentionRules(("full", "edges")))
     stack = Stack(3, 3)
     with maps.collect(stack):

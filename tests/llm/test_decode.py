@@ -1,4 +1,4 @@
-"""Answers by beam search and by chance: what they are, and that batches do not change them."""
+"""Answers by beam search and sampling, which do not depend on the batch."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_batches_equal_lone_answers(
 
 
 def test_the_models_and_the_tokenizers_end_tokens_end_an_answer(tokenizer: Any) -> None:
-    """As of chat models whose tokenizer ends turns with a token that the model does not name."""
+    """As in chat models whose tokenizer ends turns with a token of its own."""
     model = make_model()
     prompts = [tokenizer(question.question)["input_ids"] for question in make_questions(12)]
     lasts: dict[str | None, set[int]] = {}
@@ -78,7 +78,7 @@ def test_the_models_and_the_tokenizers_end_tokens_end_an_answer(tokenizer: Any) 
 
 
 def make_rwkv() -> Any:
-    """Return a recurrent model, which takes an attention mask and ignores it."""
+    """Return a recurrent model, which ignores the attention mask."""
     torch.manual_seed(0)
     config = RwkvConfig(
         vocab_size=len(VOCABULARY),
@@ -97,7 +97,7 @@ def make_rwkv() -> Any:
 
 
 @pytest.mark.parametrize("method", ["greedy", "sample"])
-def test_models_that_take_padding_for_text(method: str, tokenizer: Any, tmp_path: Path) -> None:
+def test_models_that_read_padding_as_text(method: str, tokenizer: Any, tmp_path: Path) -> None:
     model, questions = make_rwkv(), make_questions(12)
     for size in (1, 5):
         extract(
@@ -147,7 +147,7 @@ def test_beams_as_wide_as_the_vocabulary_find_the_best(tokenizer: Any) -> None:
 
 
 def test_several_answers_to_a_question(tokenizer: Any, tmp_path: Path) -> None:
-    """Numbered, in order, each reproducible alone, and others with another seed."""
+    """Numbered, in order, each reproducible alone, and different with another seed."""
     model, questions = make_model(), make_questions(4)
     for name, asked, seed, count in (
         ("all", questions, 1, 6),
@@ -177,7 +177,7 @@ def test_several_answers_to_a_question(tokenizer: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("temperature", [0.5, 2.0])
 @pytest.mark.parametrize("top_p", [1.0, 0.7])
 def test_draws_follow_the_distribution(temperature: float, top_p: float) -> None:
-    """20,000 draws: every share within five standard deviations; nothing outside the nucleus."""
+    """20,000 draws: every share within five standard deviations, none outside the nucleus."""
     logits = torch.tensor([2.0, -torch.inf, 1.0, 0.5, 1.0, -3.0])
     wanted = torch.softmax(logits.double() / temperature, dim=0)
     order = wanted.argsort(descending=True, stable=True)

@@ -1,4 +1,4 @@
-"""Extraction in batches gives what the model gives alone, in the raw format."""
+"""Extraction in batches equals single passes, in the raw format."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def read_raw(path: Path) -> Any:
 
 
 def assert_equals_lone_pass(trace: Trace, model: Any) -> None:
-    """Compare with a batch of one without any padding: float16's rounding, and 1e-4."""
+    """Compare with a batch of one without padding, within float16's rounding and 1e-4."""
     with torch.inference_mode():
         out = model(
             input_ids=torch.from_numpy(trace.tokens)[None],
@@ -78,7 +78,7 @@ def assert_equals_lone_pass(trace: Trace, model: Any) -> None:
 
 
 def lone_answer(prompt: list[int], model: Any, steps: int) -> list[int]:
-    """Return the greedy answer by one full pass for each token, without a cache."""
+    """Return the greedy answer by one full pass per token without a cache."""
     tokens = list(prompt)
     for _ in range(steps):
         with torch.inference_mode():
@@ -156,7 +156,7 @@ def test_same_questions_same_bytes(model: Any, tokenizer: Any, tmp_path: Path) -
 
 
 def test_answers_end_before_the_end_of_sequence(model: Any, tokenizer: Any, tmp_path: Path) -> None:
-    """Whatever token the model's settings call the end; an answer of nothing else keeps it."""
+    """For any end token; an answer of that token alone keeps it."""
     questions = make_questions(12)
     model.generation_config.eos_token_id = None
     tokenizer = make_tokenizer(eos_token=None)
@@ -192,7 +192,7 @@ def test_the_models_own_sampling_settings_do_not_matter(
     assert [t.tokens.tolist() for t in first] == [t.tokens.tolist() for t in second]
 
 
-def test_states_past_float16_stay_float32(model: Any, tokenizer: Any, tmp_path: Path) -> None:
+def test_states_beyond_float16_stay_float32(model: Any, tokenizer: Any, tmp_path: Path) -> None:
     model.model.norm.weight.data.fill_(60_000.0)
     questions = make_questions(6)
     report = extract(model, tokenizer, questions, tmp_path, max_new_tokens=2)
@@ -216,8 +216,8 @@ def test_nan_states_are_refused(model: Any, tokenizer: Any, tmp_path: Path) -> N
         extract(model, tokenizer, [make_questions(1)[0]] * 80, tmp_path, batch_size=35)
 
 
-def test_chosen_layers_are_those_of_the_whole(tokenizer: Any, tmp_path: Path) -> None:
-    """States, maps and what is reduced from them; the trace says which."""
+def test_chosen_layers_equal_those_of_all(tokenizer: Any, tmp_path: Path) -> None:
+    """States, maps and reduced maps; the trace names its layers."""
     questions = make_questions(7)
     for name, layers in (("all", None), ("some", [2, 0])):
         extract(
@@ -287,7 +287,7 @@ def test_other_files_hold_the_same(file_format: str, tokenizer: Any, tmp_path: P
 def test_states_of_some_tokens_are_slices_of_all(
     tokens: str, tokenizer: Any, tmp_path: Path
 ) -> None:
-    """And nothing else changes."""
+    """Nothing else changes."""
     questions = make_questions(23)
     options: dict[str, Any] = {"batch_size": 5, "attention": ("full", "edges", "sketch")}
     for kept in ("all", tokens):
@@ -334,9 +334,7 @@ def test_template(model: Any, tokenizer: Any, tmp_path: Path) -> None:
     assert trace.token_texts[:6] == ["<bos>", "who", "is", "red", "<unk>", "?"]
 
 
-def test_a_filled_folder_is_left_alone_unless_told(
-    model: Any, tokenizer: Any, tmp_path: Path
-) -> None:
+def test_a_filled_folder_is_protected(model: Any, tokenizer: Any, tmp_path: Path) -> None:
     questions = make_questions(4)
     extract(model, tokenizer, questions, tmp_path, traces_per_file=2)
     (tmp_path / "notes.txt").touch()
@@ -367,7 +365,7 @@ def test_progress_counts_batches(model: Any, tokenizer: Any, tmp_path: Path) -> 
     assert seen == [(3 + 1, "extracting")]
 
 
-def test_threads_are_put_back(model: Any, tokenizer: Any, tmp_path: Path) -> None:
+def test_threads_are_restored(model: Any, tokenizer: Any, tmp_path: Path) -> None:
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(2)

@@ -1,4 +1,4 @@
-"""Checkpoints that score: batches give what pairs alone give, and which class means right."""
+"""Judges: batches equal single pairs, and the class that means right is found."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_long_pairs_are_cut_and_counted(kind: str, tmp_path: Path) -> None:
     assert judge.cut == 1
 
 
-def test_classes_that_do_not_say(tmp_path: Path) -> None:
+def test_classes_without_a_right_one(tmp_path: Path) -> None:
     save(tmp_path, ["LABEL_0", "LABEL_1"])
     with pytest.raises(ModelError, match=r"classes LABEL_0, LABEL_1; none or several .*-label"):
         Judge(tmp_path)
@@ -88,7 +88,7 @@ def test_classes_that_do_not_say(tmp_path: Path) -> None:
 
 
 def test_a_model_without_the_head_that_scores(tmp_path: Path) -> None:
-    """Transformers would make one up, of random numbers."""
+    """Transformers would fill it with random numbers."""
     make_model().save_pretrained(tmp_path)
     make_tokenizer().save_pretrained(tmp_path)
     with pytest.raises(ModelError, match=r"lacks weights for sequence .*: score\.weight; they wo"):

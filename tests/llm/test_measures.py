@@ -1,4 +1,4 @@
-"""The measures by hand: words against words, agreement, abstentions."""
+"""Measures against values computed by hand, agreement, abstentions."""
 
 from __future__ import annotations
 

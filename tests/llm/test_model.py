@@ -69,7 +69,7 @@ def test_damaged_folder(damage: str, tmp_path: Path) -> None:
 
 
 def test_weights_that_would_be_random(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Transformers makes up what a checkpoint lacks, here the head that chooses tokens."""
+    """Transformers fills missing weights with random numbers, here the output head."""
     save(tmp_path)
     make_model().model.save_pretrained(tmp_path)
     capfd.readouterr()
@@ -98,7 +98,7 @@ def test_code_beside_a_model_is_never_run(tmp_path: Path) -> None:
 
 
 def test_code_beside_a_model_runs_when_it_is_trusted(tmp_path: Path) -> None:
-    """And the refusal says by which word."""
+    """The refusal names the option."""
     save(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     config.update(

@@ -1,4 +1,4 @@
-"""Questions by name, through a stand-in for the package ``datasets``."""
+"""Questions by name, from a fake package ``datasets``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options and prompts that an extraction refuses."""
+"""Invalid options and prompts of an extraction."""
 
 from __future__ import annotations
 

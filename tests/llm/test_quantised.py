@@ -20,7 +20,7 @@ QUESTIONS = [Question(f"q{n}", text, ()) for n, text in enumerate(("Who is it?",
 
 
 def states_of(out: Path, **options: Any) -> list[np.ndarray[Any, Any]]:
-    """Return the states of the prompts' tokens; answers may differ from model to model."""
+    """Return the states of the prompts' tokens; answers may differ between models."""
     model, tokenizer = load_model(MODEL, ModelOptions(**options))
     report = extract(model, tokenizer, QUESTIONS, out, max_new_tokens=4, attention=())
     assert report.failed == 0

@@ -1,4 +1,4 @@
-"""Question files in every form, and the line that is wrong in a bad one."""
+"""Question files in every format, and the line of errors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_forms(name: str, text: str, mark: str, tmp_path: Path) -> None:
     assert read_questions(tmp_path / f"{name}.gz") == QUESTIONS
 
 
-def test_a_csv_may_say_references(tmp_path: Path) -> None:
+def test_a_csv_column_may_be_named_references(tmp_path: Path) -> None:
     (tmp_path / "q.csv").write_text(CSV.replace("reference,", "references,"), encoding="utf-8")
     assert read_questions(tmp_path / "q.csv") == QUESTIONS
 

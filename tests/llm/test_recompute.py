@@ -1,4 +1,4 @@
-"""Stored traces are run again alone: sound ones agree, and every kind of fault shows."""
+"""Stored traces are run again: valid ones agree, and every kind of fault is found."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_every_architecture(kind: str, tokenizer: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_precision(dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a trained model; even all that half precision loses lies within the bound."""
+    """Errors of half precision in a trained model are within the bound."""
     model, tokenizer = load_model(DEMO / "model", ModelOptions(dtype=dtype))
     questions = read_questions(DEMO / "questions.jsonl.gz", 16)
     extract(model, tokenizer, questions, tmp_path, batch_size=8, attention=KINDS)
@@ -156,7 +156,7 @@ def _lighter(weights: Any) -> Any:
 
 
 def _without_last_edge(raw: dict[str, Any]) -> None:
-    """The heaviest edge of some token is not there."""
+    """Remove the heaviest edge of a token."""
     reduced = dict(raw["reduced_attention"])
     start, end = (int(reduced["edges_ptr"][place]) for place in (0, 1))
     place = start + int(reduced["edges_weight"][start:end].argmax())
@@ -185,7 +185,7 @@ FAULTS: list[tuple[str, Callable[[dict[str, Any]], None], str]] = [
 
 
 @pytest.mark.parametrize("what", FAULTS, ids=[row[0] for row in FAULTS])
-def test_faults_show(folder: Path, tokenizer: Any, tmp_path: Path, what: Any) -> None:
+def test_faults_are_found(folder: Path, tokenizer: Any, tmp_path: Path, what: Any) -> None:
     _, change, kind = what
     changed = raws(folder)
     changed = [raw for raw in changed if len(raw["tokens"]) > 6]
@@ -199,8 +199,8 @@ def test_faults_show(folder: Path, tokenizer: Any, tmp_path: Path, what: Any) ->
         assert wrong_kinds(report) == {kind}
 
 
-def test_an_edge_that_is_missing(folder: Path, tokenizer: Any) -> None:
-    """A threshold's list must hold all that reach it."""
+def test_a_missing_edge_is_found(folder: Path, tokenizer: Any) -> None:
+    """The list of a threshold holds all edges above it."""
     traces = pick_from_raw([folder / "raw"], 8)
     trace = max(traces, key=lambda trace: len(trace.tokens))
     assert trace.heads is not None
@@ -269,7 +269,9 @@ def test_layers_that_the_model_does_not_have(tokenizer: Any, tmp_path: Path) -> 
         recompute(traces, make_model(), tokenizer)
 
 
-def test_reduced_states_and_imports_are_said(folder: Path, tokenizer: Any, tmp_path: Path) -> None:
+def test_reduced_states_and_imports_are_reported(
+    folder: Path, tokenizer: Any, tmp_path: Path
+) -> None:
     pack(
         [str(folder / "raw" / "*.pkl.gz")],
         tmp_path / "shards",

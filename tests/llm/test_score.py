@@ -1,4 +1,4 @@
-"""Whole files of answers against references."""
+"""Score files of answers and references."""
 
 from __future__ import annotations
 
@@ -189,7 +189,9 @@ BROKEN: list[tuple[str, list[dict[str, str]], str]] = [
 @pytest.mark.parametrize(
     ("files", "words"), [row[1:] for row in BROKEN], ids=[row[0] for row in BROKEN]
 )
-def test_what_cannot_be_scored(files: list[dict[str, str]], words: str, tmp_path: Path) -> None:
+def test_unusable_traces_and_questions(
+    files: list[dict[str, str]], words: str, tmp_path: Path
+) -> None:
     for number, answers in enumerate(files):
         write(tmp_path / f"{number}.pkl", **answers)
     with pytest.raises(ScoreError) as caught:

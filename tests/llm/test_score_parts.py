@@ -1,4 +1,4 @@
-"""Scores file by file join to the bytes of one run over all files."""
+"""Joined scores of single files have the bytes of one run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wdsbench.llm.score import join_parts, remove_parts, score_part, score_trace
 def test_parts_join_to_the_bytes_of_one_run(
     answers: int, traces_per_file: int, tmp_path: Path
 ) -> None:
-    """Also where some files hold traces of number 0 alone, and say no number."""
+    """Also if some files hold only traces 0 and have no numbers."""
     questions = make_questions(4)
     report = extract(
         make_model(),
@@ -40,7 +40,7 @@ def test_parts_join_to_the_bytes_of_one_run(
     assert sorted((tmp_path / "traces").iterdir()) == sorted(report.files)
 
 
-def test_a_part_that_is_there_is_not_made_again(tmp_path: Path) -> None:
+def test_an_existing_part_is_reused(tmp_path: Path) -> None:
     """Its trace file may be gone."""
     part = tmp_path / ".batch_0001.pkl.gz.scores.csv"
     part.write_text("question_id,exact_match,abstained\nq,1,0\n")
@@ -48,7 +48,7 @@ def test_a_part_that_is_there_is_not_made_again(tmp_path: Path) -> None:
     assert part.read_text().endswith("q,1,0\n")
 
 
-def test_a_part_that_is_gone_with_its_file_is_named(tmp_path: Path) -> None:
+def test_a_part_missing_with_its_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         ScoreError, match=r"\.batch_0001\.pkl\.gz\.scores\.csv is gone, and batch_0001"
     ):

@@ -1,4 +1,4 @@
-"""What `score` writes is what `pack`, `relabel` and `unpack` read: every trace has its own score.
+"""`pack`, `relabel` and `unpack` read the scores of `score`: every trace has its own.
 
 The truth is in the samples themselves: each one's answer, as ``meta.json`` holds it, against its
 question's reference.
@@ -34,7 +34,7 @@ ANSWERS = ("red", "red two", "the red", "two", "I don't know.")
 
 
 def extracted(folder: Path) -> list[Question]:
-    """Write what a model answers by chance, three times to each question, each with its number."""
+    """Write three sampled answers to each question, with their numbers."""
     questions = make_questions(12)
     extract(
         make_model(),
@@ -59,7 +59,7 @@ def extracted(folder: Path) -> list[Question]:
 
 
 def foreign(folder: Path) -> list[Question]:
-    """Write somebody's files: a run each, and in one file a question twice; no numbers."""
+    """Write files of separate runs without numbers; one file has a question twice."""
     for number in range(4):
         raws = [
             {
@@ -83,7 +83,7 @@ def single(folder: Path) -> list[Question]:
 
 
 def answers_and_scores(folder: Path) -> list[tuple[str, str, float, float]]:
-    """Return (question, answer, score, label) of every sample, as a loader gives them."""
+    """Return (question, answer, score, label) of every sample of a loader."""
     found = []
     for batch in TraceLoader(folder, split=None, fields=("meta",)):
         assert batch.meta is not None
@@ -143,7 +143,7 @@ def lines(path: Path) -> set[tuple[str, ...]]:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_abstentions_that_are_left_out(workers: int, tmp_path: Path) -> None:
-    """The traces after them keep their numbers, so that the file still fits."""
+    """Later traces keep their numbers, so that the file still matches."""
     raw, scores = tmp_path / "raw", tmp_path / "scores.csv"
     questions = foreign(raw)
     report = score_traces([raw], questions, scores, options=ScoreOptions(abstention_score="none"))
@@ -161,7 +161,7 @@ def test_abstentions_that_are_left_out(workers: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("run", [0, 1])
 def test_other_files_than_were_scored(run: int, tmp_path: Path) -> None:
-    """The first run's numbers happen to be those of all runs; the second's are not."""
+    """The first run has the numbers of all runs; the second has not."""
     questions = foreign(tmp_path / "raw")
     score_traces([tmp_path / "raw"], questions, tmp_path / "scores.csv")
     one = str(tmp_path / "raw" / f"run{run}.pkl")
@@ -177,7 +177,7 @@ def test_other_files_than_were_scored(run: int, tmp_path: Path) -> None:
 
 
 def test_some_of_the_files_of_numbered_traces(tmp_path: Path) -> None:
-    """Where traces say their numbers, a score file may be of more, or of other files."""
+    """If traces have numbers, a score file may cover more or other files."""
     questions = extracted(tmp_path / "raw")
     score_traces([tmp_path / "raw"], questions, tmp_path / "scores.csv")
     files = expand_patterns([tmp_path / "raw"])

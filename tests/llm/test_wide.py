@@ -1,4 +1,4 @@
-"""A model whose states pass float16, from its answers to the loader's batches."""
+"""A model whose states exceed float16, from extraction to the loader's batches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROUNDING, SMALLEST_STEP = 2.0**-11, 2.0**-24
 
 
 def make_wide() -> Any:
-    """Return a model that passes 65,504 in layer 1 by far, and in layer 2 by the final norm."""
+    """Return a model that exceeds 65,504 in layer 1, and in layer 2 by the final norm."""
     model = make_model()
     model.model.layers[1].mlp.down_proj.weight.data *= 3e6
     model.model.norm.weight.data.fill_(50_000.0)
@@ -61,7 +61,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, An
     return folder / "shards", expected
 
 
-def test_the_loader_gives_what_the_model_gave(packed: tuple[Path, dict[str, Any]]) -> None:
+def test_the_loader_returns_the_models_states(packed: tuple[Path, dict[str, Any]]) -> None:
     shards, expected = packed
     loader = TraceLoader(shards, split=None, tokens="all", layout="pad", batch_size=4, shuffle=0)
     seen = 0

@@ -75,7 +75,7 @@ def make_model(seed: int = 0) -> Any:
 
 
 def make_poisoned(seed: int = 0) -> Any:
-    """Return a Llama that is NaN from an unknown word on, and answers none."""
+    """Return a Llama whose states are NaN from an unknown word, which it never answers."""
     model = make_model(seed)
     poison = VOCABULARY["<unk>"]
     model.model.embed_tokens.weight.data[poison] = float("nan")
@@ -86,7 +86,7 @@ def make_poisoned(seed: int = 0) -> Any:
 
 
 def make_gpt2(seed: int = 0) -> Any:
-    """Return a model built otherwise than a Llama: learned positions, one projection for all."""
+    """Return a GPT-2, with learned positions and one projection."""
     torch.manual_seed(seed)
     config = GPT2Config(
         vocab_size=len(VOCABULARY),
@@ -129,7 +129,7 @@ def extract(
     journal: bool = False,
     **options: Any,
 ) -> ExtractReport:
-    """Extract with options by keyword, without a journal unless one is asked for."""
+    """Extract with options by keyword, by default without a journal."""
     chosen = ExtractOptions(journal=journal, **options)
     return extraction.extract(
         model, tokenizer, questions, out, chosen, sink=sink, progress=progress

@@ -8,7 +8,6 @@ probabilities, largest first. Batch sizes change answers only through rounding i
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -44,12 +43,14 @@ def generate(
     """
     decoding = decoding or Decoding()
     assert decoding.decode != "sample" or len(names) == len(prompts)
-    found: dict[int, tuple[list[int], bool, bool]] = {}
-    for places in _batches(model, tokenizer, prompts):
+    ends = _end_tokens(model, tokenizer)
+    together = len(prompts) == 1 or _ignores_padding(model, tokenizer, min(prompts, key=len))
+    size = len(prompts) if together else 1
+    for start in range(0, len(prompts), size):
         processors = LogitsProcessorList()
         if decoding.decode == "sample":
-            processors.append(_Draws(decoding, [names[place] for place in places]))
-        batch = [prompts[place] for place in places]
+            processors.append(_Draws(decoding, names[start : start + size]))
+        batch = prompts[start : start + size]
         longest = max(map(len, batch))
         out = _generate(
             model,
@@ -60,18 +61,8 @@ def generate(
             max_new_tokens=max_new_tokens,
             num_beams=decoding.beams if decoding.decode == "beam" else 1,
         )
-        rows = out[:, longest:].tolist()
-        answers = map(partial(_ended, _end_tokens(model, tokenizer)), rows)
-        found.update(zip(places, answers, strict=True))
-    for place in range(len(prompts)):
-        yield found[place]
-
-
-def _batches(model: Any, tokenizer: Any, prompts: Sequence[list[int]]) -> list[list[int]]:
-    """Return batches of places: one if the model ignores padding, else one for each prompt."""
-    if len(prompts) == 1 or _ignores_padding(model, tokenizer, min(prompts, key=len)):
-        return [list(range(len(prompts)))]
-    return [[place] for place in range(len(prompts))]
+        for row in out[:, longest:].tolist():
+            yield _ended(ends, row)
 
 
 def _ignores_padding(model: Any, tokenizer: Any, prompt: list[int]) -> bool:

@@ -27,7 +27,7 @@ from wdsbench.llm.model import model_fingerprint
 from wdsbench.llm.options import ExtractOptions
 from wdsbench.llm.questions import Question
 from wdsbench.llm.states import StateReader
-from wdsbench.llm.work import ExtractRun, FileSink, Job, failure_of, run_batches, threads_for
+from wdsbench.llm.work import ExtractRun, FileSink, failure_of, run_batches, threads_for
 from wdsbench.progress import Progress, no_progress
 
 
@@ -125,10 +125,10 @@ def extract(
     if sink is not None:
         sink.begin()
     reader = StateReader(model, tokenizer, options.rules, options.layers, options.tokens)
-    job = Job(model, tokenizer, reader, options)
     run = ExtractRun(
         out_dir,
-        options.file_format,
+        reader,
+        options,
         [failure_of(ask, str(ask.refusal)) for ask in refused],
         len(refused),
         sink=sink,
@@ -138,7 +138,7 @@ def extract(
         stack.enter_context(threads_for(model))
         if options.keeps_journal:
             run.journal = stack.enter_context(Journal(out_dir, settings, state))
-        run_batches(job, run, batches, state, progress)
+        run_batches(run, batches, state, progress)
         write_failures(out_dir, run.failures)
         if not run.traces:
             first = min(run.failures, key=lambda failure: failure.place)

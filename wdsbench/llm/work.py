@@ -33,21 +33,6 @@ _MAX_FAILURES: Final = 64
 _COUNTS: Final = ("tokens", "empty", "unfinished", "wide")
 
 
-@dataclass(frozen=True)
-class Job:
-    """Model, tokenizer, second pass and options of an extraction."""
-
-    model: Any
-    tokenizer: Any
-    reader: StateReader
-    options: ExtractOptions
-
-    @property
-    def records_failures(self) -> bool:
-        """True if failures are recorded, False if they are raised."""
-        return self.options.on_error == "record"
-
-
 class FileSink(Protocol):
     """Processes trace files as soon as they are complete, in their order.
 
@@ -76,7 +61,8 @@ class ExtractRun:
     """Progress of an extraction."""
 
     out_dir: Path
-    file_format: str
+    reader: StateReader
+    options: ExtractOptions
     failures: list[Failure]  # refused prompts, then failures of the batches
     refused: int
     sink: FileSink | None = None
@@ -95,7 +81,7 @@ class ExtractRun:
 
     def path_of(self, number: int) -> Path:
         """Return the path of trace file ``number``."""
-        return self.out_dir / batch_file(number, self.file_format)
+        return self.out_dir / batch_file(number, self.options.file_format)
 
     def add(self, record: BatchRecord) -> None:
         """Count a finished batch."""
@@ -162,7 +148,6 @@ class ExtractRun:
 
 
 def run_batches(
-    job: Job,
     run: ExtractRun,
     batches: Sequence[PromptBatch],
     state: JournalState,
@@ -181,7 +166,7 @@ def run_batches(
             current = batch.file
             traces = {} if run.journal is None else run.journal.finished_traces(current)
         if batch.number not in state.batches:
-            record, own = _answer(job, batch)
+            record, own = _answer(run, batch)
             run.add(record)
             traces.update(zip((place for place, _, _ in record.traces), own, strict=True))
             if run.journal is not None:
@@ -195,13 +180,13 @@ def run_batches(
                 run.pass_on(batch.file)
 
 
-def _answer(job: Job, batch: PromptBatch) -> tuple[BatchRecord, list[dict[str, Any]]]:
+def _answer(run: ExtractRun, batch: PromptBatch) -> tuple[BatchRecord, list[dict[str, Any]]]:
     """Return the record of a batch and its traces."""
     traces: list[dict[str, Any]] = []
     record = BatchRecord(batch.number, batch.file, [], [], dict.fromkeys(_COUNTS, 0))
-    for ask, item, outcome in _outcomes(job, batch.asks):
+    for ask, item, outcome in _outcomes(run, batch.asks):
         if not isinstance(outcome, dict):
-            if not job.records_failures:
+            if run.options.on_error == "fail":
                 raise outcome
             record.failed.append(failure_of(ask, str(outcome)))
             continue
@@ -216,17 +201,17 @@ def _answer(job: Job, batch: PromptBatch) -> tuple[BatchRecord, list[dict[str, A
 
 
 def _outcomes(
-    job: Job, asks: Sequence[Ask]
+    run: ExtractRun, asks: Sequence[Ask]
 ) -> Iterator[tuple[Ask, Answered | None, dict[str, Any] | ModelError]]:
     """Yield each ask with its answer and its raw trace or error.
 
     A batch that does not fit in the GPU's memory is repeated one by one.
     """
     try:
-        yield from _outcomes_together(job, asks)
+        yield from _outcomes_together(run, asks)
         return
     except torch.OutOfMemoryError as error:
-        if len(asks) == 1 or not job.records_failures:
+        if len(asks) == 1 or run.options.on_error == "fail":
             refusal = ModelError(
                 f"question {asks[0].question.question_id}, in a batch of {len(asks)}: out of GPU"
                 f" memory ({str(error).splitlines()[0]}); lower batch_size or max_new_tokens."
@@ -235,26 +220,27 @@ def _outcomes(
             return
     torch.cuda.empty_cache()
     for ask in asks:
-        yield from _outcomes(job, [ask])
+        yield from _outcomes(run, [ask])
 
 
 def _outcomes_together(
-    job: Job, asks: Sequence[Ask]
+    run: ExtractRun, asks: Sequence[Ask]
 ) -> list[tuple[Ask, Answered, dict[str, Any] | ModelError]]:
+    reader, options = run.reader, run.options
     answers = generate(
-        job.model,
-        job.tokenizer,
+        reader.model,
+        reader.tokenizer,
         [ask.prompt for ask in asks],
-        job.options.max_new_tokens,
-        job.options,
+        options.max_new_tokens,
+        options,
         [(ask.question.question_id, ask.trace_number) for ask in asks],
     )
-    numbered = job.options.answers_per_question > 1
+    numbered = options.answers_per_question > 1
     answered = [
         Answered(ask.question, ask.prompt, *answer, ask.trace_number if numbered else None)
         for ask, answer in zip(asks, answers, strict=True)
     ]
-    return list(zip(asks, answered, job.reader.outcomes(answered), strict=True))
+    return list(zip(asks, answered, reader.outcomes(answered), strict=True))
 
 
 def failure_of(ask: Ask, reason: str) -> Failure:
