@@ -83,7 +83,7 @@ def test_classes_without_a_right_one(tmp_path: Path) -> None:
     save(tmp_path, ["LABEL_0", "LABEL_1"])
     with pytest.raises(ModelError, match=r"classes LABEL_0, LABEL_1; none or several .*-label"):
         Judge(tmp_path)
-    with pytest.raises(ModelError, match="'x' is none known to mean right"):
+    with pytest.raises(ModelError, match="'x' is not one of them"):
         Judge(tmp_path, "x")
 
 

@@ -129,7 +129,7 @@ def test_missing_packages_are_named(
 ) -> None:
     save(tmp_path)
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
-    with pytest.raises(ModelError, match=f"{words}, not installed here; pip install"):
+    with pytest.raises(ModelError, match=f"{words}, not installed; pip install"):
         load_model(tmp_path, ModelOptions(**options))
 
 

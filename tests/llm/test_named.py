@@ -67,7 +67,7 @@ def test_a_path_is_a_file(tmp_path: Path) -> None:
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(QuestionError, match="questions triviaqa come through the package datasets"):
+    with pytest.raises(QuestionError, match="questions triviaqa need the package datasets"):
         load_questions("triviaqa")
 
 
@@ -84,5 +84,5 @@ def test_without_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_rows_of_another_form(monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(monkeypatch, lambda *_, **__: [{"id": 1}])
-    with pytest.raises(QuestionError, match="a row of mandarjoshi/trivia_qa is not as expected"):
+    with pytest.raises(QuestionError, match="a row of mandarjoshi/trivia_qa has another form"):
         load_questions("triviaqa")

@@ -244,7 +244,7 @@ def test_chosen_tokens_and_layers(tokenizer: Any, tmp_path: Path, tokens: str) -
             answers = {trace.question_id: trace.prompt_length for trace in traces}
             assert all(found.token >= answers[found.question_id] for found in states)
         with pytest.raises(
-            ValueError, match=r"holds layers 0, 2, --layers gives layers 0, 1; leave"
+            ValueError, match=r"holds layers 0, 2, not layers 0, 1 as in --layers; omit"
         ):
             recompute(traces, model, tokenizer, layers=[0, 1])
         # The state of a neighbour, or of another layer, is not taken for it.

@@ -120,13 +120,13 @@ def _right_label(source: str, names: dict[int, str], wanted: str | None) -> int 
     """Return the class that means "right"; None if the model has one output."""
     if len(names) == 1:
         return None
-    allowed = RIGHT_LABELS if wanted is None else (wanted.lower(),)
-    found = [number for number, name in names.items() if str(name).lower() in allowed]
+    expected = RIGHT_LABELS if wanted is None else (wanted.lower(),)
+    found = [number for number, name in names.items() if str(name).lower() in expected]
     if len(found) != 1:
-        said = "none or several are" if wanted is None else f"{wanted!r} is none"
+        said = "none or several mean right" if wanted is None else f"{wanted!r} is not one of them"
         raise ModelError(
-            f"model {source} has the classes {', '.join(map(str, names.values()))}; {said} known to"
-            " mean right: name it with --model-label."
+            f"model {source} has the classes {', '.join(map(str, names.values()))}; {said};"
+            " name one with --model-label."
         )
     return int(found[0])
 

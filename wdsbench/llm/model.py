@@ -170,7 +170,7 @@ def _require_packages(what: str, *names: str) -> None:
     missing = [name for name in names if importlib.util.find_spec(name) is None]
     if missing:
         raise ModelError(
-            f"{what} needs {' and '.join(missing)}, not installed here; pip install"
+            f"{what} needs {' and '.join(missing)}, not installed; pip install"
             f" {' '.join(missing)}, or leave the option out."
         )
 

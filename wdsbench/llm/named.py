@@ -50,8 +50,8 @@ def load_questions(source: str | Path, limit: int | None = None) -> list[Questio
                 break
     except (KeyError, TypeError, AttributeError) as error:
         raise QuestionError(
-            f"a row of {named.path} is not as expected ({type(error).__name__}: {error}); its form"
-            " has changed: give the questions as a file."
+            f"a row of {named.path} has another form ({type(error).__name__}: {error}); give the"
+            " questions as a file."
         ) from error
     if not questions:
         raise QuestionError(f"{named.path} holds no questions; give them as a file.")
@@ -63,7 +63,7 @@ def _rows(name: str, named: _Named) -> Any:
         import datasets  # type: ignore[import-not-found, unused-ignore]
     except ImportError as error:
         raise QuestionError(
-            f"questions {name} come through the package datasets, not installed here; pip install"
+            f"questions {name} need the package datasets, which is not installed; pip install"
             " datasets, or give a .jsonl or .csv file."
         ) from error
     bars = datasets.is_progress_bar_enabled()
@@ -74,7 +74,7 @@ def _rows(name: str, named: _Named) -> Any:
         said = " ".join(str(error).split())[:200] or type(error).__name__
         raise QuestionError(
             f"questions {name} ({named.path}) cannot be fetched: {said}; the first use needs the"
-            " network: allow it, copy HF_HOME from a machine that has it, or give a .jsonl or .csv"
+            " network; copy HF_HOME from a machine that has the data, or give a .jsonl or .csv"
             " file."
         ) from error
     finally:

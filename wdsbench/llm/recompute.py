@@ -206,8 +206,8 @@ def _layers_of(trace: StoredTrace, asked: Sequence[int] | None) -> Sequence[int]
     if asked is None or trace.layers is None or tuple(asked) == trace.layers:
         return trace.layers if asked is None else asked
     raise ValueError(
-        f"{trace.place}: holds {layers_in_words(trace.layers)}, --layers gives"
-        f" {layers_in_words(asked)}; leave it out, the traces name theirs"
+        f"{trace.place}: holds {layers_in_words(trace.layers)}, not"
+        f" {layers_in_words(asked)} as in --layers; omit the option"
     )
 
 
