@@ -36,11 +36,8 @@ class RefusedTraceError(ModelError):
 class BatchMaps:
     """Attention of one batch, reduced layer by layer.
 
-    Args:
-        samples: (question id, tokens of the prompt, tokens of the answer) of each row. The batch is
-            padded on the right to the longest.
-        rules: Attention to keep; no hook is set if nothing is kept.
-        layers: Layers to keep, from 0; None: all.
+    ``samples`` holds (question id, tokens of the prompt, tokens of the answer) of each row; the
+    batch is padded on the right. ``layers`` are those to keep (None: all).
     """
 
     def __init__(

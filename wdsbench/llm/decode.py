@@ -33,13 +33,9 @@ def generate(
 ) -> Iterator[tuple[list[int], bool, bool]]:
     """Yield (answer tokens, finished, empty) for each prompt.
 
-    Args:
-        model: A causal model.
-        tokenizer: Its tokenizer.
-        prompts: Token ids; padded on the left and asked together if the model ignores padding.
-        max_new_tokens: Longest answer.
-        decoding: None: greedy.
-        names: (question id, trace number) of each prompt; for ``sample`` only.
+    Prompts are padded on the left and asked together if the model ignores padding, else one by one.
+    Without ``decoding`` answers are greedy; ``sample`` needs ``names``, the (question id, trace
+    number) of each prompt.
     """
     decoding = decoding or Decoding()
     assert decoding.decode != "sample" or len(names) == len(prompts)

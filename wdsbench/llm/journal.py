@@ -126,12 +126,10 @@ def _apply(state: JournalState, line: dict[str, Any]) -> None:
 
 
 class Journal:
-    """Writes the journal of one run and the part of the current file.
+    """Writes the journal of one run in ``folder`` and the part of the current file.
 
-    Args:
-        folder: Folder of the traces.
-        settings: JSON values that determine the content.
-        state: State of an earlier run with the same settings (:func:`read_journal`).
+    ``settings`` are JSON values that determine the content; ``state`` is that of an earlier run
+    with the same settings (:func:`read_journal`).
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], state: JournalState) -> None:

@@ -32,12 +32,8 @@ class Answered:
 class StateReader:
     """The second pass: answered questions to raw traces.
 
-    Args:
-        model: A causal model with ``eager`` attention.
-        tokenizer: Its tokenizer.
-        attention: Attention to keep.
-        layers: Layers to keep, from 0, for states and attention; None: all.
-        tokens: Tokens whose states are kept: ``all``, ``answer`` or ``last``.
+    The model needs ``eager`` attention. ``layers`` (None: all) selects states and attention;
+    ``tokens`` (``all``, ``answer`` or ``last``) selects states.
     """
 
     def __init__(
