@@ -8,7 +8,7 @@ the disk stores a few kilobytes per trace.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import BinaryIO, cast
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from wdsbench.bench.data import SHARD_MB, make_dataset
 from wdsbench.bench.traces import TraceShape
 from wdsbench.progress import Progress, no_progress
 from wdsbench.shards.format.tar import TarWriter
+from wdsbench.shards.write.shard import OpenShard, ShardWriter
 from wdsbench.shards.write.writer import DatasetWriter
 
 #: Smaller writes are never holes: file systems keep holes in blocks of 4 KiB.
@@ -37,13 +38,20 @@ class HoleFile:
         return len(data)
 
 
+class HoleShards(ShardWriter):
+    """A `ShardWriter` that leaves holes in its files."""
+
+    def start(self, split: str) -> OpenShard:
+        """Create the next shard of a split and return it."""
+        shard = super().start(split)
+        shard.tar = TarWriter(cast(BinaryIO, HoleFile(shard.file)))
+        return shard
+
+
 class HoleWriter(DatasetWriter):
     """A `DatasetWriter` whose shards have holes."""
 
-    def _start(self, split: str) -> Any:
-        shard = super()._start(split)
-        shard.tar = TarWriter(cast(BinaryIO, HoleFile(shard.file)))
-        return shard
+    shard_writer = HoleShards
 
 
 def make_holes(shape: TraceShape, folder: Path, progress: Progress = no_progress) -> Path:

@@ -173,14 +173,15 @@ class ShardWriter:
 
     def add(self, split: str, row: SampleRow, members: Mapping[str, Pieces], note: Any) -> None:
         """Append a sample; ``note`` is JSON for the journal."""
-        shard = self._open.get(split) or self._start(split)
+        shard = self._open.get(split) or self.start(split)
         shard.add(row, members, note)
         if shard.size_bytes >= self._shard_bytes:
             self._close_shard(split)
         else:
             self._flusher.flush_part(shard.file, shard.size_bytes)
 
-    def _start(self, split: str) -> OpenShard:
+    def start(self, split: str) -> OpenShard:
+        """Create the next shard of a split and return it."""
         number = self._first_numbers.get(split, 0) + len(self._closed[split])
         path = self._new_file(shard_name(split, number))
         self._open[split] = self._pending[path.name] = OpenShard(path, split)

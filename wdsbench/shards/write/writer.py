@@ -12,7 +12,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from wdsbench.errors import PackError
 from wdsbench.files import atomic_file, sync_folder
@@ -50,6 +50,9 @@ class DatasetWriter:
         keep: True if `close` before `finish` leaves finished shards for a run that resumes; False
             if it leaves the folder as it was found.
     """
+
+    #: Writes the shards; a subclass may choose another.
+    shard_writer: ClassVar[type[ShardWriter]] = ShardWriter
 
     def __init__(
         self,
@@ -117,7 +120,7 @@ class DatasetWriter:
             if isinstance(error, OSError):
                 raise self._cannot_write(error) from error
             raise
-        self._shards = ShardWriter(
+        self._shards = self.shard_writer(
             self._claim.new_file,
             int(shard_mb * MEGABYTE),
             closed=recovered.closed,
