@@ -63,7 +63,7 @@ class TarWriter:
         Raises:
             PackError: The member has 8 GiB or more.
         """
-        views = [memoryview(piece).cast("B") for piece in pieces]
+        views = [memoryview(piece).cast("B") for piece in pieces]  # type: ignore[arg-type]
         size = sum(view.nbytes for view in views)
         if size >= MEMBER_LIMIT_BYTES:
             raise PackError(

@@ -116,7 +116,9 @@ def from_record(record: dict[str, Any]) -> ClosedShard:
 def is_whole(path: Path, entry: dict[str, Any]) -> bool:
     """Return True if a file has the size and XXH3 of its index entry."""
     try:
-        return path.stat().st_size == entry["filesize"] and hash_file(path) == entry["xxh3"]
+        if path.stat().st_size != entry["filesize"]:
+            return False
+        return hash_file(path) == str(entry["xxh3"])
     except OSError:
         return False
 
