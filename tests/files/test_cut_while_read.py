@@ -24,7 +24,7 @@ from loaded import check_states
 from trials import trials
 
 from wdsbench import ShardError, TraceDataset, TraceLoader
-from wdsbench.slabs.slab import SlabPool
+from wdsbench.loader.readers import InProcessReader
 
 TRACES = 40
 
@@ -310,5 +310,7 @@ def test_an_error_gives_every_slab_back(packed: Packed, tmp_path: Path) -> None:
     fresh = TraceLoader(folder, **options(shuffle=0))
     read_all(fresh, packed)
     assert fresh.stats.copied_batches == 0
-    assert isinstance(loader._pools._states, SlabPool)
-    assert len(loader._pools._states._free) == loader._pools._states._count
+    assert isinstance(loader._reader, InProcessReader)
+    states = loader._reader._pools[0]
+    assert states._count
+    assert len(states._free) == states._count

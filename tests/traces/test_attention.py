@@ -86,7 +86,7 @@ def test_more_edges_than_a_pointer_counts_are_refused() -> None:
     """Pointers that say so are enough: the check comes before anything is joined."""
     pointer = np.array([0, 2**31], np.uint32)
     huge = EdgeLists(np.empty((2, 0), np.uint8), np.empty(0, np.float16), pointer)
-    with pytest.raises(MapError, match=r"4294967296 edges in one trace.*keep fewer"):
+    with pytest.raises(MapError, match=r"one trace has 4294967296 edges.*keep fewer"):
         join_layers([ReducedAttention(1, 1, edges=huge, edge_rule="top:1")] * 2)
 
 

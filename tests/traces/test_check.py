@@ -176,8 +176,8 @@ def test_states_of_the_answer_only(prompt: int, stacked: bool) -> None:
     [
         ("answer", 3, 1, "hidden_states has 3 of 5 tokens with states_of 'answer'; expected 4"),
         ("answer", 3, None, "expected those of the answer, with its prompt_length"),
-        ("last", 2, 3, "and states_of 'last'; expected 1"),
-        ("all", 1, 3, "and states_of 'all'; expected 5"),
+        ("last", 2, 3, "with states_of 'last'; expected 1"),
+        ("all", 1, 3, "with states_of 'all'; expected 5"),
         ("prompt", 5, 3, "states_of is 'prompt'; expected all, answer, last"),
         (2, 5, 3, "states_of is 2; expected all, answer, last"),
     ],

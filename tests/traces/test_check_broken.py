@@ -111,7 +111,7 @@ BROKEN: list[tuple[str, dict[str, Any], str]] = [
     ("prompt length bool", {"prompt_length": True}, "prompt_length is True"),
     ("texts joined", {"tokens_decoded": "t0t1"}, "tokens_decoded is a str"),
     ("texts short", {"tokens_decoded": ["a"] * 4}, "4 entries, the trace 5 tokens"),
-    ("texts are bytes", {"tokens_decoded": [b"a"] * 5}, "one text a token"),
+    ("texts are bytes", {"tokens_decoded": [b"a"] * 5}, "one text per token"),
     ("answer is a list", {"generated_answer_clean": ["a"]}, "generated_answer_clean is a list"),
     (
         "log-probs count",

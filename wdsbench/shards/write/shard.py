@@ -194,11 +194,15 @@ class ShardWriter:
         for shard in list(self._pending.values()):
             yield from shard.notes
 
+    def wait(self) -> None:
+        """Wait until all closed shards are on the disk."""
+        self._flusher.wait()
+
     def finish(self) -> list[ClosedShard]:
         """Close the open shards and return all, split after split, once they are on the disk."""
         for split in list(self._open):
             self._close_shard(split)
-        self._flusher.wait()
+        self.wait()
         return [shard for split in SPLITS for shard in self._closed[split]]
 
     def close(self) -> None:
