@@ -166,12 +166,12 @@ def test_other_files_than_were_scored(run: int, tmp_path: Path) -> None:
     score_traces([tmp_path / "raw"], questions, tmp_path / "scores.csv")
     one = str(tmp_path / "raw" / f"run{run}.pkl")
     options = PackOptions(score_column="exact_match")
-    with pytest.raises(ScoreError, match="so which is which is not known"):
+    with pytest.raises(ScoreError, match="row is not known"):
         pack([one], tmp_path / "out", scores=tmp_path / "scores.csv", options=options)
     score_traces([one], questions, tmp_path / "one.csv")
     pack([one], tmp_path / "out", scores=tmp_path / "one.csv", options=options)
     assert_true(tmp_path / "out", questions, exact_match)
-    with pytest.raises(ScoreError, match="so which is which is not known"):
+    with pytest.raises(ScoreError, match="row is not known"):
         relabel(tmp_path / "out", tmp_path / "scores.csv", score_column="exact_match")
     assert_true(tmp_path / "out", questions, exact_match)
 
