@@ -41,7 +41,7 @@ def test_workers_append_and_resume(tmp_path: Path, capsys: pytest.CaptureFixture
     assert report["samples"] == 12
     assert sum(entry["samples"] for entry in report["splits"].values()) == 36
     assert run(*more, "--append", "--workers", 0) == 1
-    assert "workers: 0 is not 1 or more" in capsys.readouterr().err
+    assert "workers is 0; must be at least 1" in capsys.readouterr().err
 
 
 PEAK = """
