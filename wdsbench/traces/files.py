@@ -107,15 +107,21 @@ def open_raw(path: Path) -> BinaryIO:
         TraceError: The file does not exist, cannot be opened, or is empty.
     """
     try:
-        with path.open("rb") as stream:
+        stream = path.open("rb")
+        try:
             magic = stream.read(len(GZIP_MAGIC))
-        if magic == GZIP_MAGIC:
-            return cast(BinaryIO, igzip.open(path, "rb"))  # type: ignore[no-untyped-call]
-        if magic:
-            return path.open("rb")
+            stream.seek(0)
+        except BaseException:
+            stream.close()
+            raise
     except OSError as error:
         raise TraceError(f"cannot be read: {error.strerror or error}.", file=str(path)) from error
-    raise TraceError("the file is empty; write it again.", file=str(path))
+    if magic and magic != GZIP_MAGIC:
+        return stream
+    stream.close()
+    if not magic:
+        raise TraceError("the file is empty; write it again.", file=str(path))
+    return cast(BinaryIO, igzip.open(path, "rb"))  # type: ignore[no-untyped-call]
 
 
 def _matches(pattern: str) -> list[Path]:
