@@ -129,3 +129,8 @@ def _place(**parts: str | int | None) -> str:
     """Return ``"shard x.tar, member y.npy, byte 12: "`` from the parts that are known."""
     known = [f"{name} {value}" for name, value in parts.items() if value is not None]
     return ", ".join(known) + ": " if known else ""
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's text without its full stop, or the error's type."""
+    return str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__

@@ -23,6 +23,7 @@ from wdsbench.bench.plot import plot_parts
 from wdsbench.bench.report import as_json, print_part
 from wdsbench.cli.main import main
 from wdsbench.detect.gnn import GNNDetector
+from wdsbench.detect.registry import DetectorShape
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
@@ -90,7 +91,7 @@ def test_training_steps(graph_shape: GraphShape, settings: Settings, tmp_path: P
 def test_union_and_layers_agree(graph_shape: GraphShape) -> None:
     traces = graphs_in_memory(graph_shape)[:3]
     torch.manual_seed(0)
-    detector = GNNDetector(graph_shape.features, num_layers=graph_shape.layers, dropout=0.0)
+    detector = GNNDetector(DetectorShape(graph_shape.layers, graph_shape.features, dropout=0.0))
     union = [Batch.from_data_list([graph for graphs in traces for graph in graphs])]
     layers = per_layer(traces)
     found = []

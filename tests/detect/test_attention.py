@@ -117,7 +117,7 @@ def test_a_batch_of_none() -> None:
 
 
 def test_module_is_a_logistic_regression() -> None:
-    module = AttentionLogistic(num_layers=1, num_heads=2)
+    module = AttentionLogistic(DetectorShape(1, HEAD_FEATURES, num_heads=2))
     moments = torch.randn(2, HEAD_FEATURES), torch.rand(2, HEAD_FEATURES) + 0.5
     module.scale.set_moments(*moments)
     weight = torch.randn(2 * HEAD_FEATURES, dtype=torch.float64)

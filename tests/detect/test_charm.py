@@ -24,7 +24,7 @@ EDGES: tuple[Edges, ...] = ("kept", "none", "shuffled")
 def make_detector(edges: Edges = "kept", num_heads: int = 1) -> CharmDetector:
     torch.manual_seed(0)
     detector = CharmDetector(
-        8, num_layers=3, num_heads=num_heads, hidden=12, dropout=0.0, edges=edges
+        DetectorShape(3, 8, hidden=12, dropout=0.0, num_heads=num_heads), edges
     )
     detector.scale.set_moments(torch.randn(3, 8), torch.rand(3, 8) * 20 + 0.1)
     return detector

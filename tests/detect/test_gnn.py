@@ -10,13 +10,13 @@ from torch_geometric.nn import GINEConv
 from train.planted import Sample, graph_batch, make_samples
 
 from wdsbench.detect.gnn import GNNDetector, reach_of
-from wdsbench.detect.registry import detector_spec
+from wdsbench.detect.registry import DetectorShape, detector_spec
 from wdsbench.records import Batch
 
 
 def make_detector() -> GNNDetector:
     torch.manual_seed(0)
-    detector = GNNDetector(8, num_layers=3, hidden=12, dropout=0.0)
+    detector = GNNDetector(DetectorShape(3, 8, hidden=12, dropout=0.0))
     detector.scale.set_moments(torch.randn(3, 8), torch.rand(3, 8) * 20 + 0.1)
     detector.scale_weights.set_moments(torch.tensor([[-1.5]]), torch.tensor([[0.8]]))
     with torch.no_grad():

@@ -12,12 +12,13 @@ from torch import Tensor
 from train.planted import Sample, graph_batch, make_samples
 
 from wdsbench.detect.gvae import LOG_VARIANCE_RANGE, GVAEDetector
+from wdsbench.detect.registry import DetectorShape
 from wdsbench.train.step import Penalised
 
 
 def make_detector() -> GVAEDetector:
     torch.manual_seed(0)
-    detector = GVAEDetector(8, num_layers=3, hidden=12, dropout=0.0)
+    detector = GVAEDetector(DetectorShape(3, 8, hidden=12, dropout=0.0))
     detector.scale.set_moments(torch.randn(3, 8), torch.rand(3, 8) * 20 + 0.1)
     detector.scale_weights.set_moments(torch.tensor([[-1.5]]), torch.tensor([[0.8]]))
     return detector
@@ -38,7 +39,7 @@ def test_union_equals_one_graph_after_the_other(dtype: str, tolerance: float) ->
 
     def fast() -> Tensor:
         return torch.stack(
-            detector.forward_with_penalty(x, edge_index, edge_attr, ptr, noise.flatten(0, 1))
+            detector.forward_with_penalty(x, edge_index, edge_attr, ptr, noise=noise.flatten(0, 1))
         )
 
     gradients = assert_twins(

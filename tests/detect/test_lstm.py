@@ -5,11 +5,12 @@ from __future__ import annotations
 import torch
 
 from wdsbench.detect.lstm import LSTMDetector
+from wdsbench.detect.registry import DetectorShape
 
 
 def make_detector() -> LSTMDetector:
     torch.manual_seed(0)
-    return LSTMDetector(5, num_layers=4, hidden=6).eval()
+    return LSTMDetector(DetectorShape(4, 5, hidden=6)).eval()
 
 
 def test_one_logit_per_sample() -> None:

@@ -10,11 +10,12 @@ import torch
 from numpy.typing import NDArray
 
 from wdsbench.detect.probe import PROBE_TOKENS, LogisticProbe, MLPProbe, token_states
+from wdsbench.detect.registry import DetectorShape
 from wdsbench.records import Batch
 
 
 def test_probe_reads_one_layer() -> None:
-    probe = LogisticProbe(2, num_layers=3)
+    probe = LogisticProbe(DetectorShape(3, 2))
     probe.scale.set_moments(torch.ones(3, 2), torch.full((3, 2), 2.0))
     probe.set_weights(1, torch.tensor([1.0, -1.0], dtype=torch.float64), 0.5)
     x = torch.zeros(1, 3, 2)
@@ -26,7 +27,7 @@ def test_probe_reads_one_layer() -> None:
 
 def test_mlp_is_one_hidden_layer_on_standardised_states() -> None:
     torch.manual_seed(0)
-    probe = MLPProbe(4, hidden=5).eval()
+    probe = MLPProbe(DetectorShape(1, 4, hidden=5)).eval()
     probe.scale.set_moments(torch.randn(1, 4), torch.rand(1, 4) + 0.5)
     x = torch.randn(3, 1, 4)
     weights = {name: tensor.detach().numpy() for name, tensor in probe.state_dict().items()}
@@ -38,7 +39,8 @@ def test_mlp_is_one_hidden_layer_on_standardised_states() -> None:
 
 
 def test_other_layers_are_refused() -> None:
-    for probe in (LogisticProbe(4, num_layers=1), MLPProbe(4)):
+    shape = DetectorShape(1, 4)
+    for probe in (LogisticProbe(shape), MLPProbe(shape)):
         with pytest.raises(
             ValueError, match=r"states of \(3, 4\).* do not fit a probe of \(1, 4\)"
         ):

@@ -115,3 +115,5 @@ def test_scale_of_weights_is_part_of_the_weights_file() -> None:
     again.load_state_dict(scale.state_dict())
     weights = torch.rand(7, 1)
     assert torch.equal(again(weights), scale(weights))
+    with pytest.raises(RuntimeError, match="logarithmic is False, must be True"):
+        again.load_state_dict({**scale.state_dict(), "logarithmic": torch.tensor(False)})

@@ -15,7 +15,7 @@ from trials import FULL
 from wdsbench.progress import T
 from wdsbench.train.config import TrainConfig
 from wdsbench.train.search import search
-from wdsbench.train.trials import SearchResult, Trial
+from wdsbench.train.trials import SEARCH_NAME, SearchResult, Trial, read_search
 
 QUICK = TrainConfig(epochs=2, batch_size=32, hidden=16, depth=1, resamples=200, device="cpu")
 SAMPLES = make_samples(240, signal=1.0, seed=3, logprob_signal=0.3)
@@ -32,6 +32,12 @@ def run(out: Path, trials: int, config: TrainConfig = QUICK, **options: Any) -> 
     options.setdefault("open_loader", without_test())
     shards = options.pop("shards", None) or store(SAMPLES).folder
     return search(shards, options.pop("detector", "lstm"), out, config, trials, **options)
+
+
+def load_search(out: Path) -> SearchResult:
+    found = read_search(out / SEARCH_NAME)
+    assert found is not None
+    return found[0]
 
 
 def figures(result: SearchResult) -> list[Trial]:

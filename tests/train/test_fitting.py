@@ -37,7 +37,7 @@ with open_ranks("cpu", 30) as ranks:
     source = Source(sys.argv[2], ONE_EPOCH, "cpu", TraceLoader)
     index = TraceLoader(sys.argv[2]).index
     log = MetricsLog(None)
-    run = FitContext(source, {}, index, Path(), log, no_progress, ranks, StopRequest())
+    run = FitContext(source, ranks, StopRequest(), no_progress, {}, index, Path(), log)
     found = run.input_weight_moments(detector_spec("gnn").needs)
     torch.save(found, f"{sys.argv[1]}/{ranks.rank}.pt")
 """

@@ -10,8 +10,7 @@ import pytest
 from train.planted import make_samples, store
 
 from wdsbench.train.config import TrainConfig
-from wdsbench.train.log import MetricsLog
-from wdsbench.train.records import EpochRecord
+from wdsbench.train.log import EpochRecord, MetricsLog
 from wdsbench.train.run import train
 
 QUICK = TrainConfig(epochs=3, batch_size=32, hidden=4, resamples=50)

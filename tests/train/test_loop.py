@@ -22,9 +22,9 @@ from wdsbench.errors import DetectorError
 from wdsbench.records import Batch
 from wdsbench.train.config import TrainConfig
 from wdsbench.train.examples import read_examples
+from wdsbench.train.log import EpochRecord, FitResult
 from wdsbench.train.loop import FitData, fit
 from wdsbench.train.metrics import auroc
-from wdsbench.train.records import EpochRecord, FitResult
 from wdsbench.train.scoring import score_batches, seeded
 
 QUICK = TrainConfig(epochs=12, batch_size=32, hidden=16, patience=4, learning_rate=3e-3)

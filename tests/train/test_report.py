@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from wdsbench.errors import DetectorError
+from wdsbench.files import write_json
 from wdsbench.train.report import markdown, print_results, verdict, write_markdown
 from wdsbench.train.results import (
     DetectorResult,
@@ -19,7 +20,6 @@ from wdsbench.train.results import (
     SeedSpread,
     Spread,
     load_results,
-    write_results,
 )
 
 BASELINE = DetectorResult(
@@ -249,14 +249,14 @@ def test_no_detector_at_all() -> None:
 
 @pytest.mark.parametrize("results", [RESULTS, seeded(RESULTS), Results({}, config={})])
 def test_results_come_back_from_their_file(results: Results, tmp_path: Path) -> None:
-    write_results(results, tmp_path / "results.json")
+    write_json(tmp_path / "results.json", results.as_json())
     found = load_results(tmp_path)
     assert found == results
     assert list(found.detectors) == list(results.detectors)
 
 
 def test_form_of_the_file(tmp_path: Path) -> None:
-    write_results(seeded(RESULTS), tmp_path / "results.json")
+    write_json(tmp_path / "results.json", seeded(RESULTS).as_json())
     written = json.loads((tmp_path / "results.json").read_text())
     assert set(written) == {"detectors", "not_available", "dataset", "config"}
     lstm = written["detectors"]["lstm"]

@@ -14,14 +14,14 @@ import pytest
 from builders import Packed, make_dataset
 from forks import Forked, start_command
 from scripts import rank_environments
-from train.searches import COUNT, QUICK, Killed, figures, killing, run, without_test
+from train.searches import COUNT, QUICK, Killed, figures, killing, load_search, run, without_test
 from trials import FULL
 
 from wdsbench.errors import StoppedError
 from wdsbench.train import search as search_module
 from wdsbench.train.config import TrainConfig
 from wdsbench.train.search import search
-from wdsbench.train.trials import SEARCH_NAME, SearchResult, load_search
+from wdsbench.train.trials import SEARCH_NAME, SearchResult
 
 PACKED = TrainConfig(
     epochs=2, batch_size=6, hidden=16, shuffle=30, device="cpu", threads=1, resamples=200

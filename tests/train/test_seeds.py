@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 from train.planted import make_samples, store
 
 from wdsbench.errors import DetectorError
+from wdsbench.files import write_json
 from wdsbench.train import metrics
 from wdsbench.train.bootstrap import auroc_interval, compare
 from wdsbench.train.config import TrainConfig
 from wdsbench.train.means import seed_folder
-from wdsbench.train.results import DetectorResult, Results, load_results, write_results
+from wdsbench.train.results import DetectorResult, Results, load_results
 from wdsbench.train.seeds import train_seeds
 
 CONFIG = TrainConfig(seed=3, resamples=200)
@@ -73,7 +74,7 @@ class FakeTrain:
             for row, label in enumerate(self.labels):
                 cells = [repr(float(values[row])) for values in scores.values()]
                 writer.writerow(["q", f"k{row}", "" if np.isnan(label) else int(label), *cells])
-        write_results(found, Path(out) / "results.json")
+        write_json(Path(out) / "results.json", found.as_json())
         if not results:
             raise DetectorError("none of the detectors could be run")
         return found

@@ -18,8 +18,7 @@ from wdsbench import TraceLoader
 from wdsbench.errors import DetectorError, StoppedError
 from wdsbench.train import fitting
 from wdsbench.train.config import TrainConfig
-from wdsbench.train.log import MetricsLog
-from wdsbench.train.records import EpochRecord
+from wdsbench.train.log import EpochRecord, MetricsLog
 from wdsbench.train.results import load_results
 from wdsbench.train.run import train
 from wdsbench.train.state import STATE_NAME, load_state, remove_state, save_state

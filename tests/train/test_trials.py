@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from train.searches import COUNT, figures, run
+from train.searches import COUNT, figures, load_search, run
 
 from wdsbench.errors import DetectorError
-from wdsbench.train.trials import SEARCH_NAME, SearchResult, Trial, load_search, print_search
+from wdsbench.train.trials import SEARCH_NAME, SearchResult, Trial, print_search
 
 
 def test_what_is_written(tmp_path: Path) -> None:

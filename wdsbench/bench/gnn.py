@@ -26,6 +26,7 @@ from wdsbench.bench.graphs import GRAPHS, GraphShape, data_list, graph_trace
 from wdsbench.bench.part import THREADS, Part, Settings, measured_rates, value_of
 from wdsbench.bench.timing import Work
 from wdsbench.detect.gnn import GNNDetector, reach_of
+from wdsbench.detect.registry import DetectorShape
 
 HIDDEN = 64
 
@@ -115,7 +116,7 @@ def _cases(
     traces: list[list[Any]], shape: GraphShape, device: str, suffix: str
 ) -> dict[str, Callable[[], Work]]:
     torch.manual_seed(SEED)
-    detector = GNNDetector(shape.features, num_layers=shape.layers, hidden=HIDDEN).to(device)
+    detector = GNNDetector(DetectorShape(shape.layers, shape.features, HIDDEN)).to(device)
     labels = (torch.arange(len(traces)) % 2).float().to(device)
     union = [Batch.from_data_list([graph for graphs in traces for graph in graphs]).to(device)]
     layers = [graph.to(device) for graph in per_layer(traces)]

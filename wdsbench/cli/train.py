@@ -16,7 +16,7 @@ def command(options: TrainJob, as_json: bool) -> None:
 
     On several GPUs or in several processes: torchrun --nproc-per-node N -m wdsbench train ...
     """
-    from wdsbench.train.command import written_files
+    from wdsbench.train.output import written_files
     from wdsbench.train.report import print_results
     from wdsbench.train.trials import print_search
 

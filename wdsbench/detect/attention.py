@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from wdsbench.detect.registry import DetectorShape
 from wdsbench.detect.scale import Standardise
 from wdsbench.errors import DetectorError
 
@@ -81,14 +82,14 @@ class AttentionLogistic(nn.Module):
 
     Its weights are fitted elsewhere (by scikit-learn), this module only applies them.
 
-    Args:
-        num_layers: L.
-        num_heads: H.
+    Raises:
+        DetectorError: No attention heads are stored.
     """
 
-    def __init__(self, *, num_layers: int, num_heads: int) -> None:
+    def __init__(self, shape: DetectorShape) -> None:
         super().__init__()
-        maps = num_layers * num_heads
+        shape.require_heads()
+        maps = shape.num_layers * shape.num_heads
         self.scale = Standardise(maps, HEAD_FEATURES)
         self.linear = nn.Linear(maps * HEAD_FEATURES, 1)
 

@@ -20,6 +20,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from wdsbench.detect.registry import DetectorShape
 from wdsbench.detect.scale import Standardise
 from wdsbench.detect.union import graph_of_nodes, group_mean
 
@@ -36,10 +37,6 @@ class EdgeVectorRound(nn.Module):
     first improvement took 6 to 11 epochs without it and 2 to 4 with it. A second Linear for the
     weights was no better at twice the cost; dividing edge vectors by their mean saved one or two
     epochs; LayerNorm over an edge vector removes what all heads share, and nothing was learnt.
-
-    Args:
-        hidden: Width of node states.
-        num_channels: C, width of an edge vector.
     """
 
     def __init__(self, hidden: int, num_channels: int) -> None:
@@ -72,41 +69,34 @@ class CharmDetector(nn.Module):
     last token are read out.
 
     The states of a token are projected by one matrix for all layers and joined by another: L * D
-    inputs at once would be millions of weights for a few thousand traces.
+    inputs at once would be millions of weights for a few thousand traces. Edge vectors are C = L *
+    H wide.
 
     Args:
-        num_features: D, width of a state.
-        num_layers: L, layers of a token's states.
-        num_heads: H, attention heads of a layer; edge vectors are C = L * H wide.
-        hidden: Width of node states.
-        dropout: On the readout, and before the logit.
+        shape: Sizes; ``depth`` is not used.
         edges: ``"kept"``, or one of the controls ``"none"`` and ``"shuffled"``.
+
+    Raises:
+        DetectorError: No attention heads are stored.
     """
 
-    def __init__(
-        self,
-        num_features: int,
-        *,
-        num_layers: int,
-        num_heads: int,
-        hidden: int = 64,
-        dropout: float = 0.3,
-        edges: Edges = "kept",
-    ) -> None:
+    def __init__(self, shape: DetectorShape, edges: Edges) -> None:
         super().__init__()
+        shape.require_heads()
+        hidden, channels = shape.hidden, shape.num_layers * shape.num_heads
         self.edges = edges
-        self.scale = Standardise(num_layers, num_features)
-        self.project = nn.Linear(num_features, hidden)
+        self.scale = Standardise(shape.num_layers, shape.num_features)
+        self.project = nn.Linear(shape.num_features, hidden)
         self.join_layers = nn.Sequential(
-            nn.Flatten(), nn.Linear(num_layers * hidden, hidden), nn.LayerNorm(hidden)
+            nn.Flatten(), nn.Linear(shape.num_layers * hidden, hidden), nn.LayerNorm(hidden)
         )
-        self.first = EdgeVectorRound(hidden, num_layers * num_heads)
-        self.second = EdgeVectorRound(hidden, num_layers * num_heads)
+        self.first = EdgeVectorRound(hidden, channels)
+        self.second = EdgeVectorRound(hidden, channels)
         self.readout = nn.Sequential(
-            nn.Dropout(dropout),
+            nn.Dropout(shape.dropout),
             nn.Linear(2 * hidden, hidden),
             nn.ReLU(),
-            nn.Dropout(dropout),
+            nn.Dropout(shape.dropout),
             nn.Linear(hidden, 1),
         )
 

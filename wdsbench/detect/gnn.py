@@ -36,6 +36,7 @@ from torch import Tensor, nn
 from torch_geometric.nn import GINEConv
 
 from wdsbench.detect.lstm import LayerLSTM
+from wdsbench.detect.registry import DetectorShape
 from wdsbench.detect.scale import ScaleWeights, Standardise
 from wdsbench.detect.union import graph_of_nodes, require_whole_samples
 
@@ -136,20 +137,16 @@ class AttentionRound(nn.Module):
 
 class AttentionRounds(nn.Module):
     """Input scales, projection and two rounds of messages: the part `GNNDetector` and
-    `wdsbench.detect.gvae.GVAEDetector` have in common.
-
-    Args:
-        num_features: D, width of a state.
-        num_layers: L, layers (graphs) per sample.
-        hidden: Width of node states.
+    `wdsbench.detect.gvae.GVAEDetector` have in common. Node states are ``shape.hidden`` wide.
     """
 
-    def __init__(self, num_features: int, num_layers: int, hidden: int) -> None:
+    def __init__(self, shape: DetectorShape) -> None:
         super().__init__()
-        self.num_layers = num_layers
-        self.scale = Standardise(num_layers, num_features)
+        features, hidden = shape.num_features, shape.hidden
+        self.num_layers = shape.num_layers
+        self.scale = Standardise(shape.num_layers, features)
         self.scale_weights = ScaleWeights()
-        self.project = nn.Sequential(nn.Linear(num_features, hidden), nn.LayerNorm(hidden))
+        self.project = nn.Sequential(nn.Linear(features, hidden), nn.LayerNorm(hidden))
         self.first = AttentionRound(hidden)
         self.second = AttentionRound(hidden)
 
@@ -157,26 +154,11 @@ class AttentionRounds(nn.Module):
 class GNNDetector(AttentionRounds):
     """Two rounds of gated GINE over attention edges, last-token readout joined with the raw state,
     LSTM over layers.
-
-    Args:
-        num_features: D, width of a state.
-        num_layers: L, layers (graphs) per sample.
-        hidden: Width of node states and of each LSTM direction.
-        depth: LSTM layers.
-        dropout: See `wdsbench.detect.lstm.LayerLSTM`.
     """
 
-    def __init__(
-        self,
-        num_features: int,
-        *,
-        num_layers: int,
-        hidden: int = 64,
-        depth: int = 2,
-        dropout: float = 0.3,
-    ) -> None:
-        super().__init__(num_features, num_layers, hidden)
-        self.over_layers = LayerLSTM(num_features + hidden, hidden, depth, dropout)
+    def __init__(self, shape: DetectorShape) -> None:
+        super().__init__(shape)
+        self.over_layers = LayerLSTM(shape.num_features + shape.hidden, shape)
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor, ptr: Tensor) -> Tensor:
         """Return logits float32 ``[B]`` of B * L graphs, graph = sample * L + layer.

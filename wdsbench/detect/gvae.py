@@ -20,11 +20,15 @@ from torch.nn import functional
 
 from wdsbench.detect.gnn import AttentionRounds
 from wdsbench.detect.lstm import LayerLSTM
+from wdsbench.detect.registry import DetectorShape
 from wdsbench.detect.union import graph_of_nodes, group_mean, require_whole_samples
 
 # Beyond these a latent is exact, or pure noise, in float32; exp() of an unbounded log-variance
 # overflows in the first steps from some initial weights.
 LOG_VARIANCE_RANGE = (-8.0, 4.0)
+# Weights of the terms of the penalty.
+RECONSTRUCTION_WEIGHT = 0.1
+DIVERGENCE_WEIGHT = 0.01
 
 
 class Encoded(NamedTuple):
@@ -49,41 +53,24 @@ class Encoded(NamedTuple):
 class GVAEDetector(AttentionRounds):
     """Variational graph autoencoder per layer, LSTM over the layers' latents.
 
-    Evaluation uses the mean of each latent, so scores are deterministic.
-
-    Args:
-        num_features: D, width of a state.
-        num_layers: L, layers (graphs) per sample.
-        hidden: Width of node states and of each LSTM direction; latents are half as wide.
-        depth: LSTM layers.
-        dropout: See `wdsbench.detect.lstm.LayerLSTM`.
-        reconstruction_weight: Weight of the reconstruction terms in the loss.
-        divergence_weight: Weight of the KL term in the loss.
+    Latents are half as wide as node states. Evaluation uses their means, so scores are
+    deterministic.
     """
 
-    def __init__(
-        self,
-        num_features: int,
-        *,
-        num_layers: int,
-        hidden: int = 64,
-        depth: int = 2,
-        dropout: float = 0.3,
-        reconstruction_weight: float = 0.1,
-        divergence_weight: float = 0.01,
-    ) -> None:
-        super().__init__(num_features, num_layers, hidden)
+    def __init__(self, shape: DetectorShape) -> None:
+        super().__init__(shape)
+        hidden = shape.hidden
         self.num_latents = max(1, hidden // 2)
-        self.reconstruction_weight = reconstruction_weight
-        self.divergence_weight = divergence_weight
         self.to_mean = nn.Linear(2 * hidden, self.num_latents)
         self.to_log_variance = nn.Linear(2 * hidden, self.num_latents)
-        self.over_layers = LayerLSTM(self.num_latents, hidden, depth, dropout)
+        self.over_layers = LayerLSTM(self.num_latents, shape)
         self.attended = nn.Linear(hidden, hidden)
         self.attending = nn.Linear(hidden, hidden)
         self.bend = nn.Linear(self.num_latents, hidden)
         self.tell_states = nn.Sequential(
-            nn.Linear(self.num_latents, hidden), nn.ReLU(), nn.Linear(hidden, 2 * num_features)
+            nn.Linear(self.num_latents, hidden),
+            nn.ReLU(),
+            nn.Linear(hidden, 2 * shape.num_features),
         )
 
     def forward(
@@ -108,12 +95,7 @@ class GVAEDetector(AttentionRounds):
         return self._logits(self._latent(encoded, noise))
 
     def forward_with_penalty(
-        self,
-        x: Tensor,
-        edge_index: Tensor,
-        edge_attr: Tensor,
-        ptr: Tensor,
-        noise: Tensor | None = None,
+        self, *graphs: Tensor, noise: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Return (logits, penalty), float32 ``[B]`` each; arguments as in `forward`.
 
@@ -121,13 +103,12 @@ class GVAEDetector(AttentionRounds):
         each of them a mean over edges, features or latents: neither batch size nor the length of a
         trace changes its weight.
         """
-        encoded = self._encode(x, edge_index, edge_attr, ptr)
+        _, edge_index, edge_attr, _ = graphs
+        encoded = self._encode(*graphs)
         latent = self._latent(encoded, noise)
         error = self._weights_error(encoded, latent, edge_index, edge_attr)
         error = error + self._states_error(encoded, latent)
-        per_graph = self.reconstruction_weight * error + self.divergence_weight * divergence(
-            encoded
-        )
+        per_graph = RECONSTRUCTION_WEIGHT * error + DIVERGENCE_WEIGHT * divergence(encoded)
         return self._logits(latent), per_graph.view(-1, self.num_layers).mean(dim=1)
 
     def _encode(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor, ptr: Tensor) -> Encoded:

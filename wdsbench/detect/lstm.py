@@ -5,33 +5,29 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from wdsbench.detect.registry import DetectorShape
 from wdsbench.detect.scale import Standardise
 
 
 class LayerLSTM(nn.Module):
-    """Two-layer bidirectional LSTM over the layer axis with one logit at its end.
-
-    Args:
-        num_features: Width of the sequence's elements.
-        hidden: Width of each direction.
-        depth: LSTM layers.
-        dropout: On the input, between LSTM layers and before the logit.
+    """Bidirectional LSTM over the layer axis with one logit at its end; dropout is applied to its
+    input, between its layers and before the logit.
     """
 
-    def __init__(self, num_features: int, hidden: int, depth: int, dropout: float) -> None:
+    def __init__(self, num_features: int, shape: DetectorShape) -> None:
         super().__init__()
-        self.drop_input = nn.Dropout(dropout)
+        self.drop_input = nn.Dropout(shape.dropout)
         self.lstm = nn.LSTM(
             num_features,
-            hidden,
-            num_layers=depth,
+            shape.hidden,
+            num_layers=shape.depth,
             bidirectional=True,
             batch_first=True,
-            dropout=dropout if depth > 1 else 0.0,
+            dropout=shape.dropout if shape.depth > 1 else 0.0,
         )
-        self.norm = nn.LayerNorm(2 * hidden)
-        self.drop_output = nn.Dropout(dropout)
-        self.logit = nn.Linear(2 * hidden, 1)
+        self.norm = nn.LayerNorm(2 * shape.hidden)
+        self.drop_output = nn.Dropout(shape.dropout)
+        self.logit = nn.Linear(2 * shape.hidden, 1)
 
     def forward(self, sequence: Tensor) -> Tensor:
         """Return logits float32 ``[B]`` of ``sequence`` float32 ``[B, L, F]``."""
@@ -43,28 +39,12 @@ class LayerLSTM(nn.Module):
 
 
 class LSTMDetector(nn.Module):
-    """Bidirectional LSTM over the layers' last answer token.
+    """Bidirectional LSTM over the layers' last answer token."""
 
-    Args:
-        num_features: D, width of a state.
-        num_layers: L, layers of the traces (the input scale is kept per layer).
-        hidden: Width of each LSTM direction.
-        depth: LSTM layers.
-        dropout: See `LayerLSTM`.
-    """
-
-    def __init__(
-        self,
-        num_features: int,
-        *,
-        num_layers: int,
-        hidden: int = 64,
-        depth: int = 2,
-        dropout: float = 0.3,
-    ) -> None:
+    def __init__(self, shape: DetectorShape) -> None:
         super().__init__()
-        self.scale = Standardise(num_layers, num_features)
-        self.over_layers = LayerLSTM(num_features, hidden, depth, dropout)
+        self.scale = Standardise(shape.num_layers, shape.num_features)
+        self.over_layers = LayerLSTM(shape.num_features, shape)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Return logits float32 ``[B]`` of ``hidden`` float32 ``[B, L, D]``."""

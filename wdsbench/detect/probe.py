@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from wdsbench.detect.registry import DetectorShape
 from wdsbench.detect.scale import Standardise
 
 if TYPE_CHECKING:
@@ -65,21 +66,17 @@ def _wanted(token: str, end: int, answer: int, prompt: int) -> tuple[int, int] |
 
 
 class LogisticProbe(nn.Module):
-    """Logistic regression on one layer's standardised state.
+    """Logistic regression on the standardised state of one layer among the given ones.
 
     Its weights are fitted elsewhere (by scikit-learn), this module only applies them.
-
-    Args:
-        num_features: D, width of a state.
-        num_layers: L, layers of the given states, of which it reads one.
     """
 
     layer: Tensor
 
-    def __init__(self, num_features: int, *, num_layers: int) -> None:
+    def __init__(self, shape: DetectorShape) -> None:
         super().__init__()
-        self.scale = Standardise(num_layers, num_features)
-        self.linear = nn.Linear(num_features, 1)
+        self.scale = Standardise(shape.num_layers, shape.num_features)
+        self.linear = nn.Linear(shape.num_features, 1)
         self.register_buffer("layer", torch.zeros((), dtype=torch.long))
 
     def set_weights(self, layer: int, weight: Tensor, bias: float) -> None:
@@ -98,19 +95,16 @@ class LogisticProbe(nn.Module):
 
 
 class MLPProbe(nn.Module):
-    """One hidden layer on one layer's standardised state.
+    """One hidden layer of units on one layer's standardised state."""
 
-    Args:
-        num_features: D, width of a state.
-        hidden: Units.
-        dropout: On the units.
-    """
-
-    def __init__(self, num_features: int, *, hidden: int = 64, dropout: float = 0.3) -> None:
+    def __init__(self, shape: DetectorShape) -> None:
         super().__init__()
-        self.scale = Standardise(1, num_features)
+        self.scale = Standardise(1, shape.num_features)
         self.units = nn.Sequential(
-            nn.Linear(num_features, hidden), nn.ReLU(), nn.Dropout(dropout), nn.Linear(hidden, 1)
+            nn.Linear(shape.num_features, shape.hidden),
+            nn.ReLU(),
+            nn.Dropout(shape.dropout),
+            nn.Linear(shape.hidden, 1),
         )
 
     def forward(self, hidden: Tensor) -> Tensor:

@@ -6,11 +6,12 @@ Importing this module does not import torch, so a command line can list the name
 from __future__ import annotations
 
 import difflib
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
+from wdsbench.detect import baselines
 from wdsbench.errors import DetectorError
 
 if TYPE_CHECKING:
@@ -26,19 +27,19 @@ Kind = Literal["closed_form", "probe", "trained"]
 
 @dataclass(frozen=True)
 class LoaderNeeds:
-    """What a detector needs of the loader.
-
-    Attributes:
-        fields: ``fields=`` of the loader.
-        tokens: ``tokens=`` of the loader.
-        layout: ``layout=`` of the loader.
-        kinds: Names of the member kinds that every trace must have.
+    """Arguments ``fields``, ``tokens`` and ``layout`` of the loader, and the names of the member
+    kinds that every trace must have.
     """
 
     fields: tuple[str, ...] = ()
     tokens: str | int = "last_answer"
     layout: str = "stack"
     kinds: tuple[str, ...] = ()
+
+    @property
+    def one_token(self) -> bool:
+        """True if the states of one token are the only input."""
+        return self.fields == ("hidden",) and self.tokens in ("last", "last_answer")
 
     def arguments(self) -> dict[str, Any]:
         """Return the loader's keyword arguments."""
@@ -71,6 +72,17 @@ class DetectorShape:
     depth: int = 2
     dropout: float = 0.3
     num_heads: int = 0
+
+    def require_heads(self) -> None:
+        """Check that attention heads are stored.
+
+        Raises:
+            DetectorError: ``num_heads`` is 0.
+        """
+        if self.num_heads < 1:
+            raise DetectorError(
+                f"num_heads is {self.num_heads}; must be at least 1, the number of attention heads"
+            )
 
 
 @dataclass(frozen=True)
@@ -114,86 +126,15 @@ def detector_spec(name: str) -> DetectorSpec:
         raise ValueError(f"detector {name!r} is not one of {', '.join(_REGISTRY)}{hint}") from None
 
 
-def _length(batch: Batch) -> NDArray[np.float64]:
-    from wdsbench.detect import baselines
+def _builder(module: str, name: str, **options: Any) -> Callable[[DetectorShape], nn.Module]:
+    """Return a function that builds the class ``name`` of a module, which is imported only then."""
 
-    return baselines.length(batch)
+    def build(shape: DetectorShape) -> nn.Module:
+        detector = getattr(importlib.import_module(f"wdsbench.detect.{module}"), name)
+        built: nn.Module = detector(shape, **options)
+        return built
 
-
-def _logprob_mean(batch: Batch) -> NDArray[np.float64]:
-    from wdsbench.detect import baselines
-
-    return baselines.logprob_mean(batch)
-
-
-def _logprob_min(batch: Batch) -> NDArray[np.float64]:
-    from wdsbench.detect import baselines
-
-    return baselines.logprob_min(batch)
-
-
-def _build_probe_logistic(shape: DetectorShape) -> nn.Module:
-    from wdsbench.detect.probe import LogisticProbe
-
-    return LogisticProbe(shape.num_features, num_layers=shape.num_layers)
-
-
-def _build_probe_mlp(shape: DetectorShape) -> nn.Module:
-    from wdsbench.detect.probe import MLPProbe
-
-    return MLPProbe(shape.num_features, hidden=shape.hidden, dropout=shape.dropout)
-
-
-def _build_attention_logistic(shape: DetectorShape) -> nn.Module:
-    from wdsbench.detect.attention import AttentionLogistic
-
-    _require_heads(shape)
-    return AttentionLogistic(num_layers=shape.num_layers, num_heads=shape.num_heads)
-
-
-def _build_lstm(shape: DetectorShape) -> nn.Module:
-    from wdsbench.detect.lstm import LSTMDetector
-
-    return LSTMDetector(shape.num_features, **_over_layers(shape))
-
-
-def _build_gnn(shape: DetectorShape) -> nn.Module:
-    from wdsbench.detect.gnn import GNNDetector
-
-    return GNNDetector(shape.num_features, **_over_layers(shape))
-
-
-def _build_gvae(shape: DetectorShape) -> nn.Module:
-    from wdsbench.detect.gvae import GVAEDetector
-
-    return GVAEDetector(shape.num_features, **_over_layers(shape))
-
-
-def _over_layers(shape: DetectorShape) -> dict[str, Any]:
-    """Return the keyword arguments of detectors that end in an LSTM over layers."""
-    names = ("num_layers", "hidden", "depth", "dropout")
-    return {name: getattr(shape, name) for name in names}
-
-
-def _require_heads(shape: DetectorShape) -> None:
-    if shape.num_heads < 1:
-        raise DetectorError(
-            f"num_heads is {shape.num_heads}; must be at least 1, the number of attention heads"
-        )
-
-
-def _build_charm(shape: DetectorShape, edges: Edges) -> nn.Module:
-    from wdsbench.detect.charm import CharmDetector
-
-    _require_heads(shape)
-    return CharmDetector(
-        shape.num_features,
-        num_layers=shape.num_layers,
-        num_heads=shape.num_heads,
-        hidden=shape.hidden,
-        dropout=shape.dropout,
-        edges=edges,
-    )
+    return build
 
 
 def _hidden(batch: Batch) -> tuple[Tensor, ...]:
@@ -220,54 +161,48 @@ _STATES = LoaderNeeds(fields=("hidden",))
 _LOGPROBS = LoaderNeeds(fields=("logprobs",))
 # No states are read; every trace has a "last" token.
 _SKETCHES = LoaderNeeds(fields=("sketch",), tokens="last", kinds=("sketch",))
-_GRAPHS = LoaderNeeds(
-    fields=("hidden",),
-    tokens="all",
-    layout="graph",
-    kinds=("edges",),
-)
-_UNION_GRAPHS = LoaderNeeds(
-    fields=("hidden",),
-    tokens="all",
-    layout="union-graph",
-    kinds=("heads",),
-)
+_GRAPHS = LoaderNeeds(("hidden",), "all", "graph", kinds=("edges",))
+_UNION_GRAPHS = LoaderNeeds(("hidden",), "all", "union-graph", kinds=("heads",))
 
 
-def _probe(name: str, build: Callable[[DetectorShape], nn.Module]) -> DetectorSpec:
+def _probe(name: str, module: str) -> DetectorSpec:
     """Return the entry of a probe of one layer's state of one token."""
+    build = _builder("probe", module)
     return DetectorSpec(name, "probe", _STATES, build=build, inputs=_hidden, chooses_token=True)
 
 
-def _graphs(name: str, build: Callable[[DetectorShape], nn.Module]) -> DetectorSpec:
+def _graphs(name: str, module: str) -> DetectorSpec:
     """Return the entry of a detector on a graph per layer."""
+    build = _builder(name, module)
     return DetectorSpec(name, "trained", _GRAPHS, build=build, inputs=_graph, scales_weights=True)
 
 
 def _charm(name: str, edges: Edges) -> DetectorSpec:
     """Return the entry of CHARM-lite or of a control: same data, same network, other edges."""
-    build = partial(_build_charm, edges=edges)
+    build = _builder("charm", "CharmDetector", edges=edges)
     return DetectorSpec(name, "trained", _UNION_GRAPHS, build=build, inputs=_union_graph)
 
 
 _REGISTRY: dict[str, DetectorSpec] = {
     spec.name: spec
     for spec in (
-        DetectorSpec("length", "closed_form", LoaderNeeds(), score=_length),
-        DetectorSpec("logprob_mean", "closed_form", _LOGPROBS, score=_logprob_mean),
-        DetectorSpec("logprob_min", "closed_form", _LOGPROBS, score=_logprob_min),
-        _probe("probe_logistic", _build_probe_logistic),
-        _probe("probe_mlp", _build_probe_mlp),
+        DetectorSpec("length", "closed_form", LoaderNeeds(), score=baselines.length),
+        DetectorSpec("logprob_mean", "closed_form", _LOGPROBS, score=baselines.logprob_mean),
+        DetectorSpec("logprob_min", "closed_form", _LOGPROBS, score=baselines.logprob_min),
+        _probe("probe_logistic", "LogisticProbe"),
+        _probe("probe_mlp", "MLPProbe"),
         DetectorSpec(
             "attention_logistic",
             "probe",
             _SKETCHES,
-            build=_build_attention_logistic,
+            build=_builder("attention", "AttentionLogistic"),
             inputs=_attention_features,
         ),
-        DetectorSpec("lstm", "trained", _STATES, build=_build_lstm, inputs=_hidden),
-        _graphs("gnn", _build_gnn),
-        _graphs("gvae", _build_gvae),
+        DetectorSpec(
+            "lstm", "trained", _STATES, build=_builder("lstm", "LSTMDetector"), inputs=_hidden
+        ),
+        _graphs("gnn", "GNNDetector"),
+        _graphs("gvae", "GVAEDetector"),
         _charm("charm", "kept"),
         _charm("charm_no_edges", "none"),
         _charm("charm_shuffled_edges", "shuffled"),

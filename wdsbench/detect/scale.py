@@ -138,7 +138,7 @@ class ScaleWeights(nn.Module):
     Attributes:
         mean: float32 ``[1]`` buffer; zero until `set_moments`.
         std: float32 ``[1]`` buffer; one until `set_moments`.
-        logarithmic: bool ``[]`` buffer, always True; part of the weights file.
+        logarithmic: bool ``[]`` buffer, always True; checked when weights are loaded.
     """
 
     mean: Tensor
@@ -150,6 +150,7 @@ class ScaleWeights(nn.Module):
         self.register_buffer("mean", torch.zeros(1))
         self.register_buffer("std", torch.ones(1))
         self.register_buffer("logarithmic", torch.tensor(True))
+        self.register_load_state_dict_post_hook(_require_logarithmic)  # type: ignore[no-untyped-call]
 
     def set_moments(self, mean: Tensor, std: Tensor) -> None:
         """Copy mean and std of `log_weights` (float32 ``[1, 1]``) into the buffers."""
@@ -160,6 +161,11 @@ class ScaleWeights(nn.Module):
         """Return ``weights`` (float32 ``[E, 1]``) standardised."""
         values = log_weights(weights)
         return ((values - self.mean) / self.std).clamp(-WEIGHT_LIMIT, WEIGHT_LIMIT)
+
+
+def _require_logarithmic(module: nn.Module, _: object) -> None:
+    if not module.get_buffer("logarithmic"):
+        raise RuntimeError("scale_weights.logarithmic is False, must be True; train again")
 
 
 def log_weights(weights: Tensor) -> Tensor:

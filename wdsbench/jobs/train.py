@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wdsbench.options import option, part_of
+from wdsbench.options import option
 from wdsbench.progress import Progress, no_progress
 from wdsbench.train.config import TrainOptions
 
@@ -44,7 +45,14 @@ def train(
         StoppedError: A signal stopped the run; its state is saved.
         RankError: Another rank failed.
     """
-    from wdsbench.train.command import run_training
+    from wdsbench.train import run, search, seeds
 
-    options = part_of(TrainOptions, job)
-    return run_training(job.shards, options, progress=progress, on_search=on_search)
+    common = (job.shards, job.names, job.out, job.config)
+    if job.search is not None:
+        return search.search_and_train(
+            *common, job.search, progress=progress, resume=job.resume, on_search=on_search
+        )
+    if job.seeds is not None:
+        once = partial(run.train, resume=job.resume)
+        return seeds.train_seeds(*common, job.seeds, train=once, progress=progress)
+    return run.train(*common, progress=progress, resume=job.resume)

@@ -82,11 +82,6 @@ def shown(value: object) -> str:
     return repr(value)
 
 
-def first_line(error: Exception) -> str:
-    """Return the first line of an error's text without its full stop, or the error's type."""
-    return str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
-
-
 def storable(text: str) -> str:
     """Return ``text`` for UTF-8: lone surrogates, which tokenizers may leave, become ``?``."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")

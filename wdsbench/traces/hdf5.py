@@ -16,9 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from wdsbench.errors import TraceError
+from wdsbench.errors import TraceError, first_line
 from wdsbench.files import temp_path
-from wdsbench.traces.arrays import first_line
 from wdsbench.traces.named import (
     KEYS,
     LAYERED,

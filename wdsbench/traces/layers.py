@@ -8,7 +8,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from wdsbench.traces.arrays import as_array, first_line, shown
+from wdsbench.errors import first_line
+from wdsbench.traces.arrays import as_array, shown
 
 _FLOATS: Final = (np.float16, np.float32, np.float64)
 #: Error for a sequence of generation steps instead of layers.

@@ -25,8 +25,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from wdsbench.errors import TraceError
-from wdsbench.traces.arrays import first_line, is_tensor, shown, tensor_to_numpy
+from wdsbench.errors import TraceError, first_line
+from wdsbench.traces.arrays import is_tensor, shown, tensor_to_numpy
 
 #: Name of the JSON object.
 META: Final = "meta"

@@ -25,8 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wdsbench import _core
+from wdsbench.errors import first_line
 from wdsbench.records import EdgeLists, ReducedAttention
-from wdsbench.traces.arrays import as_array, first_line, shown
+from wdsbench.traces.arrays import as_array, shown
 from wdsbench.traces.attention import EdgeRule
 
 #: Values per token in a sketch, and the one that is NaN outside the answer

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from wdsbench.errors import TraceError
+from wdsbench.errors import TraceError, first_line
 from wdsbench.records import Trace
-from wdsbench.traces.arrays import as_array, first_line, is_tensor
+from wdsbench.traces.arrays import as_array, is_tensor
 from wdsbench.traces.check import check_trace
 from wdsbench.traces.graphs import SAFE_GLOBALS, read_graphs
 from wdsbench.traces.stand_ins import SAFE_VALUES

@@ -20,8 +20,7 @@ import copyreg
 import pickle
 from typing import Any, BinaryIO, Never
 
-from wdsbench.errors import TraceError
-from wdsbench.traces.arrays import first_line
+from wdsbench.errors import TraceError, first_line
 from wdsbench.traces.stand_ins import ALLOWED, printable
 
 

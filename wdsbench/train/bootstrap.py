@@ -35,6 +35,11 @@ class Interval:
     low: float
     high: float
 
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Both ends."""
+        return self.low, self.high
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -75,9 +80,6 @@ def compare(
         labels: ``[n]`` of 0 and 1.
         scores: By name ``[n]``, or ``[trainings, n]`` of one detector trained several times: its
             figures then are means over the trainings, and so is each resample's.
-        seed: Of the resamples.
-        resamples: How many.
-        confidence: Of the intervals.
 
     Raises:
         DetectorError: Only one class is present.
@@ -117,56 +119,17 @@ def auroc_interval(
     confidence: float = 0.95,
 ) -> Interval:
     """Return the AUROC of ``scores`` ``[n]`` with its interval."""
-    found = compare(labels, {"it": scores}, seed=seed, resamples=resamples, confidence=confidence)
-    return found.auroc["it"]
-
-
-def paired_difference(
-    labels: ArrayLike,
-    scores: ArrayLike,
-    other_scores: ArrayLike,
-    *,
-    seed: int = 0,
-    resamples: int = 2000,
-    confidence: float = 0.95,
-) -> Interval:
-    """Return AUROC(scores) - AUROC(other_scores) with its interval over the same resamples."""
-    found = compare(
-        labels,
-        {"it": scores, "other": other_scores},
-        seed=seed,
-        resamples=resamples,
-        confidence=confidence,
-    )
-    return found.difference("it", "other")
-
-
-def weighted_auroc(
-    truth: NDArray[np.bool_], scores: NDArray[np.float64], counts: NDArray[np.int64]
-) -> NDArray[np.float64]:
-    """Return the AUROC of R resamples, float64 ``[R]``.
-
-    Args:
-        truth: bool ``[n]``.
-        scores: float64 ``[n]``.
-        counts: int64 ``[R, n]``: how often each sample is in each resample.
-    """
-    area, _ = _figures(truth, scores, counts)
-    return area
-
-
-def weighted_auprc(
-    truth: NDArray[np.bool_], scores: NDArray[np.float64], counts: NDArray[np.int64]
-) -> NDArray[np.float64]:
-    """Return the average precision of R resamples, float64 ``[R]``; arguments as above."""
-    _, average = _figures(truth, scores, counts)
-    return average
+    found = compare(labels, {"": scores}, seed=seed, resamples=resamples, confidence=confidence)
+    return found.auroc[""]
 
 
 def _figures(
     truth: NDArray[np.bool_], scores: NDArray[np.float64], counts: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return AUROC and average precision of R resamples, float64 ``[R]`` each."""
+    """Return AUROC and average precision of R resamples, float64 ``[R]`` each.
+
+    ``counts``: int64 ``[R, n]``: how often each sample is in each resample.
+    """
     order = np.argsort(-scores, kind="stable")
     ranked = scores[order]
     starts = np.append(0, np.flatnonzero(np.diff(ranked)) + 1)  # first sample of each tied group

@@ -183,7 +183,7 @@ class FittedDetector:
             compared.append(("layers are", stored.num_layers, known))
         if "hidden" in needs.fields:
             compared.append(("features are", stored.num_features, self.shape.num_features))
-        if needs.layout == "union-graph" or "sketch" in needs.fields:
+        if "heads" in needs.kinds or "sketch" in needs.kinds:
             compared.append(("attention heads are", stored.num_heads, self.shape.num_heads))
         if mine is None:
             return compared
@@ -192,9 +192,9 @@ class FittedDetector:
         if "hidden" in needs.fields:
             compared.append(("states are reduced by", stored.reduce, mine.reduce))
             compared.append(("the reduction is", stored.reduction, mine.reduction))
-        if needs.layout == "graph":
+        if "edges" in needs.kinds:
             compared.append(("edges are", stored.edge_rule, mine.edge_rule))
-        if needs.layout == "union-graph":
+        if "heads" in needs.kinds:
             compared.append(("heads' edges are from", stored.head_threshold, mine.head_threshold))
         return compared
 

@@ -7,6 +7,7 @@ All ranks make the same calls; the first one writes. Work that can fail on one r
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,22 +20,21 @@ from torch import Tensor
 from wdsbench.detect.registry import DetectorShape, DetectorSpec, LoaderNeeds
 from wdsbench.detect.scale import RunningMoments, ScaleWeights, Standardise, log_weights
 from wdsbench.progress import Progress
+from wdsbench.records import Batch
 from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.train import metrics
 from wdsbench.train.checkpoint import save_detector
 from wdsbench.train.config import FREE_ON_RESUME, TrainConfig
 from wdsbench.train.examples import Examples
 from wdsbench.train.fitted import FittedDetector, StoredTraces
-from wdsbench.train.log import MetricsLog
+from wdsbench.train.log import EpochRecord, FitResult, MetricsLog
 from wdsbench.train.loop import FitData, fit
 from wdsbench.train.measure import Outcome
 from wdsbench.train.probe import fit_probe
 from wdsbench.train.ranks import Ranks
-from wdsbench.train.records import EpochRecord, FitResult
-from wdsbench.train.saver import StateSaver
 from wdsbench.train.scoring import merged, seeded
 from wdsbench.train.source import Source, labels_digest, require_members
-from wdsbench.train.state import saved_setting
+from wdsbench.train.state import StateSaver, saved_setting
 from wdsbench.train.step import balanced_weight
 from wdsbench.train.stop import StopRequest
 from wdsbench.train.temperature import fit_temperature
@@ -45,35 +45,42 @@ STATES_NAME = "state"
 Moments = tuple[Tensor, Tensor]
 
 
-@dataclass
-class FitContext:
-    """Data and services that the detectors of a run share.
+@dataclass(frozen=True)
+class Session:
+    """A data set opened by the ranks of one call.
 
     Attributes:
         source: The data.
+        ranks: The ranks that train together.
+        stop: Records signals.
+        progress: Draws bars on the first rank.
+    """
+
+    source: Source
+    ranks: Ranks
+    stop: StopRequest
+    progress: Progress
+
+
+@dataclass(frozen=True)
+class FitContext(Session):
+    """Data and services that the detectors of a run share.
+
+    Attributes:
         examples: Samples of every split, of all ranks.
         index: Index of the data set.
         out: Folder of the run.
         log: Log of the epochs.
-        progress: Draws bars.
-        ranks: The ranks that train together.
-        stop: The stop request of the run.
         resume: True to continue unfinished fits.
-        moments: Mean and std of the states, by the layers read.
-        weight_moments: Mean and std of the logarithms of attention weights, by the layers read.
+        moments: Mean and std of an input, by the name of its progress bar and the layers read.
     """
 
-    source: Source
     examples: dict[str, Examples]
     index: DatasetIndex
     out: Path
     log: MetricsLog
-    progress: Progress
-    ranks: Ranks
-    stop: StopRequest
     resume: bool = False
-    moments: dict[tuple[int, ...] | None, Moments] = field(default_factory=dict)
-    weight_moments: dict[tuple[int, ...] | None, Moments] = field(default_factory=dict)
+    moments: dict[tuple[str, tuple[int, ...] | None], Moments] = field(default_factory=dict)
 
     def with_config(self, config: TrainConfig) -> FitContext:
         """Return a context with other settings that shares the moments."""
@@ -81,27 +88,16 @@ class FitContext:
 
     def input_moments(self) -> Moments:
         """Return mean and std of the last answer token's states, float32 ``[L, D]`` (cached)."""
-        layers = self.source.config.layers
-        if layers not in self.moments:
-            mean, std = RunningMoments.joined(self.ranks.together(self._running_moments)).finish()
-            self.moments[layers] = mean.cpu(), std.cpu()
-        return self.moments[layers]
+        return self._moments(LoaderNeeds(fields=("hidden",)), _states, "fitting the input scale")
 
     def input_weight_moments(self, needs: LoaderNeeds) -> Moments:
         """Return mean and std of the logarithms of ``graph.edge_attr``, float32 ``[1, 1]``
-        (cached).
+        (cached); 0 and 1 if there are no edges.
 
         Costs one pass over the training split with ``needs``, as much as an epoch reads.
         """
-        layers = self.source.config.layers
-        if layers not in self.weight_moments:
-            parts = self.ranks.together(lambda: self._running_weight_moments(needs))
-            running = RunningMoments.joined(parts)
-            if not running.count:  # no edges at all: any scale will do
-                return torch.zeros(1, 1), torch.ones(1, 1)
-            mean, std = running.finish()
-            self.weight_moments[layers] = mean.cpu(), std.cpu()
-        return self.weight_moments[layers]
+        none = torch.zeros(1, 1), torch.ones(1, 1)
+        return self._moments(needs, _log_weights, "fitting the scale of attention", none)
 
     def checkpoint_folder(self, name: str) -> Path:
         """Return the folder of a detector's checkpoint."""
@@ -121,21 +117,40 @@ class FitContext:
             stop=self.stop,
         )
 
-    def _running_moments(self) -> RunningMoments:
-        running = RunningMoments()
-        with self.source.batches("train", LoaderNeeds(fields=("hidden",))) as batches:
-            for batch in self.progress(batches, len(batches), "fitting the input scale"):
-                assert batch.hidden is not None, "the loader was asked for hidden states"
-                running.update(batch.hidden)
-        return running
+    def _moments(
+        self,
+        needs: LoaderNeeds,
+        values: Callable[[Batch], Tensor],
+        what: str,
+        none: Moments | None = None,
+    ) -> Moments:
+        """Return mean and std of ``values`` over the training split; ``none`` if there are none."""
 
-    def _running_weight_moments(self, needs: LoaderNeeds) -> RunningMoments:
-        running = RunningMoments()
-        with self.source.batches("train", needs) as batches:
-            for batch in self.progress(batches, len(batches), "fitting the scale of attention"):
-                if len(batch):
-                    running.update(log_weights(batch.graph.edge_attr).view(-1, 1, 1))
-        return running
+        def read() -> RunningMoments:
+            running = RunningMoments()
+            with self.source.batches("train", needs) as batches:
+                for batch in self.progress(batches, len(batches), what):
+                    if len(batch):
+                        running.update(values(batch))
+            return running
+
+        key = what, self.source.config.layers
+        if key not in self.moments:
+            running = RunningMoments.joined(self.ranks.together(read))
+            if none is not None and not running.count:
+                return none
+            mean, std = running.finish()
+            self.moments[key] = mean.cpu(), std.cpu()
+        return self.moments[key]
+
+
+def _states(batch: Batch) -> Tensor:
+    assert batch.hidden is not None, "the loader was asked for hidden states"
+    return batch.hidden
+
+
+def _log_weights(batch: Batch) -> Tensor:
+    return log_weights(batch.graph.edge_attr).view(-1, 1, 1)
 
 
 def fit_setting(
@@ -143,12 +158,8 @@ def fit_setting(
 ) -> dict[str, Any]:
     """Return the settings, apart from the shape, that must not change when a fit resumes."""
     settings = {k: v for k, v in config.as_json().items() if k not in FREE_ON_RESUME}
-    return {
-        **settings,
-        "detector": name,
-        "ranks": ranks.count,
-        "labels": labels_digest(index),
-    }
+    labels = labels_digest(index)
+    return {**settings, "detector": name, "ranks": ranks.count, "labels": labels}
 
 
 def run_detector(spec: DetectorSpec, context: FitContext) -> Outcome:
@@ -240,15 +251,8 @@ def _shape(spec: DetectorSpec, context: FitContext) -> tuple[DetectorShape, Mome
         return DetectorShape(**saved["shape"]), None
     mean, std = context.input_moments()
     num_layers, num_features = mean.shape
-    shape = DetectorShape(
-        num_layers,
-        num_features,
-        config.hidden,
-        config.depth,
-        config.dropout,
-        num_heads=context.index.num_heads,
-    )
-    return shape, (mean, std)
+    sizes = (config.hidden, config.depth, config.dropout, context.index.num_heads)
+    return DetectorShape(num_layers, num_features, *sizes), (mean, std)
 
 
 def _train(fitted: FittedDetector, shape: DetectorShape, context: FitContext) -> FitResult:

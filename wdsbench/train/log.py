@@ -1,28 +1,70 @@
-"""Logs of the epochs: ``metrics.jsonl``, and TensorBoard if enabled."""
+"""Records of the epochs of a fit, and their logs: ``metrics.jsonl``, and TensorBoard if enabled."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
-
-from wdsbench.train.records import EpochRecord, record_json
 
 METRICS_NAME = "metrics.jsonl"
 TENSORBOARD_NAME = "tensorboard"
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """One line of ``metrics.jsonl``.
+
+    Attributes:
+        epoch: From 0.
+        loss: Mean over the labelled training samples, including the detector's penalty.
+        val_auroc: Validation AUROC after the epoch.
+        seconds: Seconds of the training pass, without validation.
+        samples_per_second: Rate of the training pass, over all ranks.
+        best: True if no earlier epoch had as good a validation AUROC.
+        data: The loader's statement on its bottleneck.
+        step: Optimiser steps so far.
+        learning_rate: Learning rate of the last step.
+    """
+
+    epoch: int
+    loss: float
+    val_auroc: float
+    seconds: float
+    samples_per_second: float
+    best: bool
+    data: str = ""
+    step: int = 0
+    learning_rate: float = 0.0
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """Result of a fit; the detector itself has the weights of ``best_epoch``.
+
+    Attributes:
+        records: One per epoch.
+        best_epoch: Epoch whose weights were kept.
+        unlabelled: Training samples per epoch without a label, which were not used.
+    """
+
+    records: list[EpochRecord]
+    best_epoch: int
+    unlabelled: int
+
+    @property
+    def seconds_per_epoch(self) -> float:
+        """Mean seconds of a training pass."""
+        return sum(record.seconds for record in self.records) / len(self.records)
 
 
 class MetricsLog:
     """Writes the records of all detectors; a context manager."""
 
     def __init__(self, folder: Path | None, *, tensorboard: bool = False) -> None:
-        """Create the files in ``folder``, in place of earlier ones.
-
-        Args:
-            folder: Folder of the files; None: nothing is written (ranks other than the first).
-            tensorboard: True to write event files too, one TensorBoard run per detector.
+        """Create the files in ``folder`` in place of earlier ones; None: nothing is written (ranks
+        other than the first). ``tensorboard`` adds event files, one run per detector.
 
         Raises:
             ValueError: TensorBoard is not installed.
@@ -44,7 +86,9 @@ class MetricsLog:
         """Write one epoch's record."""
         if self._lines is None:
             return
-        self._lines.write(json.dumps(record_json(record, detector), sort_keys=True) + "\n")
+        self._lines.write(
+            json.dumps({"detector": detector, **asdict(record)}, sort_keys=True) + "\n"
+        )
         self._lines.flush()
         if self._writers is not None:
             writer = self._writer(detector)
@@ -61,12 +105,7 @@ class MetricsLog:
         """Return the log."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close the files."""
         if self._lines is not None:
             self._lines.close()

@@ -22,13 +22,19 @@ from wdsbench.errors import DetectorError, StoppedError
 from wdsbench.progress import Progress, no_progress
 from wdsbench.train.config import TrainConfig
 from wdsbench.train.examples import Examples
+from wdsbench.train.log import EpochRecord, FitResult
 from wdsbench.train.metrics import auroc
 from wdsbench.train.ranks import ALONE, Ranks
-from wdsbench.train.records import EpochRecord, FitResult
-from wdsbench.train.saver import NO_SAVER, StateSaver
 from wdsbench.train.scoring import merged, score_batches, torch_threads
 from wdsbench.train.source import Loader
-from wdsbench.train.state import FitProgress, FitState, load_optimizer, optimizer_tensors
+from wdsbench.train.state import (
+    NO_SAVER,
+    FitProgress,
+    FitState,
+    StateSaver,
+    load_optimizer,
+    optimizer_tensors,
+)
 from wdsbench.train.step import Inputs, Signals, Stepper
 
 
@@ -67,19 +73,9 @@ def fit(
     """Train ``detector`` in place and load the weights of the best epoch into it.
 
     The caller seeds torch (see `seeded`) before building the detector, so that one seed determines
-    weights and dropout.
-
-    Args:
-        detector: The module, the same on all ranks; afterwards on ``device`` in evaluation mode.
-        data: Training and validation data.
-        config: Settings.
-        device: Device to train on.
-        ranks: The ranks that train together.
-        saver: Saves and loads the state.
-        on_epoch: Called after every epoch.
-        on_resume: Called once on resume, with the records of earlier epochs.
-        what: Name of the progress bar.
-        progress: Draws the bar.
+    weights and dropout. The detector is the same on all ranks; afterwards it is on ``device`` in
+    evaluation mode. ``on_resume`` is called once with the records of earlier epochs; ``what`` is
+    the name of the progress bar.
 
     Raises:
         DetectorError: No labelled sample, only one class in validation, or a loss that is not

@@ -20,9 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wdsbench.errors import DetectorError
+from wdsbench.files import write_json
 from wdsbench.train.bootstrap import Comparison, compare
 from wdsbench.train.config import TrainConfig
-from wdsbench.train.measure import BASELINE, bounds, difference
+from wdsbench.train.measure import BASELINE, difference
 from wdsbench.train.output import REPORT_NAME, ROC_NAME, SCORES_NAME
 from wdsbench.train.plots import RocCurve, plot_roc
 from wdsbench.train.report import write_markdown
@@ -32,7 +33,6 @@ from wdsbench.train.results import (
     Results,
     SeedSpread,
     Spread,
-    write_results,
 )
 
 #: Figures that are averaged; a figure that is None for one seed is None in the mean.
@@ -110,7 +110,7 @@ def write_means(runs: dict[int, Results], folder: Path, config: TrainConfig) -> 
                 for name, result in results.detectors.items()
             ],
         )
-    write_results(results, folder / RESULTS_NAME)
+    write_json(folder / RESULTS_NAME, results.as_json())
     return results
 
 
@@ -184,8 +184,8 @@ def _with_intervals(
 ) -> DetectorResult:
     return dataclasses.replace(
         result,
-        auroc_interval=bounds(comparison.auroc[name]),
-        auprc_interval=bounds(comparison.auprc[name]),
+        auroc_interval=comparison.auroc[name].bounds,
+        auprc_interval=comparison.auprc[name].bounds,
         difference_to_logprob_mean=difference(comparison, name, BASELINE),
         difference_to_best=difference(comparison, name, best),
     )

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wdsbench.train import metrics
-from wdsbench.train.bootstrap import Comparison, Interval, compare
+from wdsbench.train.bootstrap import Comparison, compare
 from wdsbench.train.config import TrainConfig
 from wdsbench.train.examples import Examples
 from wdsbench.train.fitted import FittedDetector
+from wdsbench.train.log import FitResult
 from wdsbench.train.plots import ReliabilityCurve
-from wdsbench.train.records import FitResult
 from wdsbench.train.results import DetectorResult, Difference
 from wdsbench.train.temperature import fit_temperature, scaled
 
@@ -38,25 +39,6 @@ class Outcome:
     test_scores: NDArray[np.float64]
     fit: FitResult | None
     chosen: Mapping[str, int | str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """Calibration of the probabilities on the test split.
-
-    Attributes:
-        temperature: Fitted on validation.
-        ece: Expected calibration error of the unscaled probabilities.
-        ece_scaled: After temperature scaling.
-        brier: Brier score of the unscaled probabilities.
-        brier_scaled: After temperature scaling.
-    """
-
-    temperature: float
-    ece: float
-    ece_scaled: float
-    brier: float
-    brier_scaled: float
 
 
 def measure(
@@ -85,23 +67,17 @@ def measure(
     for name, outcome in outcomes.items():
         scores, fitted, fit = outcome.test_scores[test.known], outcome.fitted, outcome.fit
         assert fitted.threshold is not None
-        decided = metrics.at_threshold(labels, scores, fitted.threshold)
-        found = calibration(outcome, examples) if fitted.calibrated else None
+        f1, accuracy = metrics.at_threshold(labels, scores, fitted.threshold)
         area, precision = comparison.auroc[name], comparison.auprc[name]
         results[name] = DetectorResult(
             auroc=area.value,
-            auroc_interval=bounds(area),
+            auroc_interval=area.bounds,
             auprc=precision.value,
-            auprc_interval=bounds(precision),
-            f1=decided.f1,
-            accuracy=decided.accuracy,
+            auprc_interval=precision.bounds,
+            f1=f1,
+            accuracy=accuracy,
             threshold=fitted.threshold,
             fpr95=metrics.false_positive_rate(labels, scores),
-            ece=found.ece if found else None,
-            ece_scaled=found.ece_scaled if found else None,
-            brier=found.brier if found else None,
-            brier_scaled=found.brier_scaled if found else None,
-            temperature=found.temperature if found else None,
             n_pos=counts["n_pos"],
             n_neg=counts["n_neg"],
             n_unlabelled=counts["n_unlabelled"],
@@ -114,15 +90,17 @@ def measure(
             chosen=dict(outcome.chosen),
             difference_to_logprob_mean=difference(comparison, name, BASELINE),
             difference_to_best=difference(comparison, name, best),
+            **_calibration(outcome, examples),
         )
     return results
 
 
-def calibration(outcome: Outcome, examples: dict[str, Examples]) -> Calibration:
-    """Return the calibration of a detector whose scores are probabilities.
-
-    Uses the detector's temperature; fits one on validation if it has none.
+def _calibration(outcome: Outcome, examples: dict[str, Examples]) -> dict[str, Any]:
+    """Return the fields of `DetectorResult` that describe the calibration of probabilities on test;
+    none if scores are not probabilities. A temperature is fitted on validation if there is none.
     """
+    if not outcome.fitted.calibrated:
+        return {}
     val, test = examples["val"], examples["test"]
     temperature = outcome.fitted.temperature
     if temperature is None:
@@ -130,13 +108,13 @@ def calibration(outcome: Outcome, examples: dict[str, Examples]) -> Calibration:
         temperature = fit_temperature(logits, val.known_labels)
     labels, before = test.known_labels, outcome.test_scores[test.known]
     after = scaled(before, temperature)
-    return Calibration(
-        temperature=temperature,
-        ece=metrics.calibration_error(labels, before),
-        ece_scaled=metrics.calibration_error(labels, after),
-        brier=metrics.brier_score(labels, before),
-        brier_scaled=metrics.brier_score(labels, after),
-    )
+    return {
+        "temperature": temperature,
+        "ece": metrics.calibration_error(labels, before),
+        "ece_scaled": metrics.calibration_error(labels, after),
+        "brier": metrics.brier_score(labels, before),
+        "brier_scaled": metrics.brier_score(labels, after),
+    }
 
 
 def reliability_curves(
@@ -171,9 +149,4 @@ def difference(comparison: Comparison, name: str, other: str | None) -> Differen
     if other is None or other == name or other not in comparison.auroc:
         return None
     found = comparison.difference(name, other)
-    return Difference(other, found.value, bounds(found))
-
-
-def bounds(interval: Interval) -> tuple[float, float]:
-    """Return an interval's ends."""
-    return interval.low, interval.high
+    return Difference(other, found.value, found.bounds)

@@ -23,14 +23,6 @@ NEAREST = 2.0**-53
 
 
 @dataclass(frozen=True)
-class ThresholdMetrics:
-    """Metrics of the decision ``score >= threshold``."""
-
-    f1: float
-    accuracy: float
-
-
-@dataclass(frozen=True)
 class ReliabilityBins:
     """Predicted probability and observed share, in equal bins over [0, 1].
 
@@ -107,14 +99,12 @@ def best_threshold(labels: ArrayLike, scores: ArrayLike) -> float:
     return between if between > values[cut + 1] else float(values[cut])
 
 
-def at_threshold(labels: ArrayLike, scores: ArrayLike, threshold: float) -> ThresholdMetrics:
+def at_threshold(labels: ArrayLike, scores: ArrayLike, threshold: float) -> tuple[float, float]:
     """Return F1 (0 where nothing is found) and accuracy of ``score >= threshold``."""
     truth, values = checked(labels, scores)
     found = values >= threshold
-    return ThresholdMetrics(
-        f1=float(sklearn_metrics.f1_score(truth, found, zero_division=0)),
-        accuracy=float(np.mean(found == truth)),
-    )
+    f1 = sklearn_metrics.f1_score(truth, found, zero_division=0)
+    return float(f1), float(np.mean(found == truth))
 
 
 def reliability_bins(

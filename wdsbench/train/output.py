@@ -20,17 +20,18 @@ import numpy as np
 
 from wdsbench.detect.registry import DETECTOR_NAMES
 from wdsbench.errors import DetectorError
-from wdsbench.files import remove_if_empty, write_whole
+from wdsbench.files import remove_if_empty, write_json, write_whole
 from wdsbench.train.checkpoint import remove_detector
-from wdsbench.train.config import FREE_ON_RESUME
+from wdsbench.train.config import FREE_ON_RESUME, TrainOptions
 from wdsbench.train.examples import Examples
 from wdsbench.train.fitting import CHECKPOINTS_NAME, STATES_NAME
 from wdsbench.train.log import METRICS_NAME, TENSORBOARD_NAME
 from wdsbench.train.measure import Outcome, reliability_curves
 from wdsbench.train.plots import RocCurve, plot_reliability, plot_roc, plot_training
 from wdsbench.train.report import write_markdown
-from wdsbench.train.results import RESULTS_NAME, Results, load_results, write_results
+from wdsbench.train.results import RESULTS_NAME, Results, load_results
 from wdsbench.train.state import remove_state
+from wdsbench.train.trials import SEARCH_NAME, SEARCHES_NAME
 
 SCORES_NAME = "scores.csv"
 REPORT_NAME = "report.md"
@@ -46,6 +47,12 @@ _FILE_NAMES = (
     CURVES_NAME,
     RELIABILITY_NAME,
 )
+
+
+def written_files(options: TrainOptions) -> list[Path]:
+    """Return the files and folders that the command has written, the results first."""
+    searches = [options.out / SEARCHES_NAME / name / SEARCH_NAME for name in options.names]
+    return [*result_files(options.out), *(searches if options.search is not None else ())]
 
 
 def result_files(out: str | Path) -> list[Path]:
@@ -77,10 +84,7 @@ def remove_states(folder: Path) -> None:
 def finished_results(out: Path, settings: dict[str, Any], table: str) -> Results | None:
     """Return the results of a finished run in ``out``; None if there is none.
 
-    Args:
-        out: Folder of the run.
-        settings: Settings that the run must have had.
-        table: Hash of data and labels (see `labels_digest`).
+    ``settings`` and ``table`` (see `labels_digest`) are those that the run must have had.
 
     Raises:
         DetectorError: The run had other settings or other data.
@@ -124,7 +128,7 @@ def write_run(
     if lines:
         plot_training(folder / CURVES_NAME, [json.loads(line) for line in lines])
     # Last: a results.json means that the other files are complete.
-    write_results(results, folder / RESULTS_NAME)
+    write_json(folder / RESULTS_NAME, results.as_json())
 
 
 def _scores_csv(outcomes: dict[str, Outcome], test: Examples) -> str:

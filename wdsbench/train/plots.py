@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -19,8 +19,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from numpy.typing import ArrayLike, NDArray
+from sklearn.metrics import roc_curve
 
 from wdsbench.files import atomic_file
+from wdsbench.train.metrics import ReliabilityBins
 
 # Okabe and Ito (2008): distinct for every common colour vision; without yellow, too pale for lines.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
@@ -40,10 +42,8 @@ class RocCurve:
     """A detector's scores and the figures its legend shows.
 
     Attributes:
-        name: The detector.
         scores: float ``[n]``; or ``[trainings, n]``, of which the mean curve is drawn.
-        auroc: Area under the curve.
-        interval: Its bootstrap interval.
+        interval: Bootstrap interval of ``auroc``.
     """
 
     name: str
@@ -52,36 +52,19 @@ class RocCurve:
     interval: tuple[float, float]
 
 
-class Bins(Protocol):
-    """Number of samples, mean probability and share hallucinated per bin, ``[bins]`` each.
-
-    Bins divide [0, 1] equally; empty ones have NaN for the last two.
-    """
-
-    @property
-    def count(self) -> NDArray[np.int64]: ...
-    @property
-    def probability(self) -> NDArray[np.float64]: ...
-    @property
-    def share(self) -> NDArray[np.float64]: ...
-
-
 @dataclass(frozen=True)
 class ReliabilityCurve:
     """Reliability of a detector's probabilities before and after temperature scaling.
 
     Attributes:
         name: The detector.
-        before: Bins of the unscaled probabilities.
-        after: Bins of the scaled probabilities.
-        ece: Expected calibration error before scaling.
-        ece_scaled: Expected calibration error after scaling.
-        temperature: The temperature.
+        before: Bins of the unscaled probabilities, whose calibration error is ``ece``.
+        after: Bins of the scaled probabilities, whose calibration error is ``ece_scaled``.
     """
 
     name: str
-    before: Bins
-    after: Bins
+    before: ReliabilityBins
+    after: ReliabilityBins
     ece: float
     ece_scaled: float
     temperature: float
@@ -143,12 +126,7 @@ def plot_reliability(path: Path, curves: Sequence[ReliabilityCurve]) -> Path:
 
 
 def plot_training(path: Path, records: Sequence[Mapping[str, Any]]) -> Path:
-    """Draw training loss and validation AUROC per epoch and return ``path``.
-
-    Args:
-        path: Of the PNG.
-        records: Lines of ``metrics.jsonl``: detector, epoch, loss, val_auroc.
-    """
+    """Draw training loss and validation AUROC per epoch of ``metrics.jsonl``; return ``path``."""
     figure, (left, right) = _figure(13, 4.8, columns=2)
     names = list(dict.fromkeys(record["detector"] for record in records))
     width = max((len(name) for name in names), default=0)
@@ -182,8 +160,6 @@ def _roc(
     truth: NDArray[Any], scores: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return false and true positive rates; of several trainings the mean true rates."""
-    from sklearn.metrics import roc_curve
-
     if np.ndim(scores) == 1:
         false_rate, true_rate, _ = roc_curve(truth, scores)
         return false_rate, true_rate

@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -26,21 +26,10 @@ from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.train import metrics
 from wdsbench.train.checkpoint import CARD_NAME, load_detector
 from wdsbench.train.config import SPLIT_CHOICES, PredictOptions, TrainConfig
-from wdsbench.train.device import choose_device
 from wdsbench.train.examples import read_examples
 from wdsbench.train.fitted import FittedDetector, StoredTraces
+from wdsbench.train.ranks import choose_device
 from wdsbench.train.source import OpenLoader, Source, require_members
-
-COLUMNS = (
-    "question_id",
-    "key",
-    "trace",
-    "split",
-    "label",
-    "score",
-    "probability",
-    "hallucinated",
-)
 
 
 @dataclass(frozen=True)
@@ -48,10 +37,8 @@ class Prediction:
     """Prediction of a detector for one sample.
 
     Attributes:
-        question_id: The question's id.
         key: The sample's member key.
-        trace: Which of the question's traces; None where the data set has no index.
-        split: The split it is in.
+        trace: Number among the question's traces; None if the table has none.
         label: 1 hallucinated, 0 right; None: unknown.
         score: As in a training run's ``scores.csv``: more means hallucinated.
         probability: Of being hallucinated, after temperature scaling where one was fitted; None for
@@ -67,6 +54,9 @@ class Prediction:
     score: float
     probability: float | None
     hallucinated: bool | None
+
+
+COLUMNS = tuple(field.name for field in fields(Prediction))
 
 
 @dataclass(frozen=True)

@@ -9,38 +9,34 @@ machines.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
-from wdsbench.detect.registry import DetectorSpec, LoaderNeeds
+from wdsbench.detect.attention import HEAD_FEATURES, AttentionLogistic, attention_features
+from wdsbench.detect.registry import DetectorShape, DetectorSpec, LoaderNeeds
+from wdsbench.detect.scale import RunningMoments
 from wdsbench.errors import DetectorError
 from wdsbench.progress import Progress, no_progress
 from wdsbench.records import Batch
 from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.train.config import TrainConfig
-from wdsbench.train.fitted import FittedDetector
+from wdsbench.train.fitted import FittedDetector, StoredTraces
 from wdsbench.train.ranks import ALONE, Gather
+from wdsbench.train.solvers import ATTENTION_PENALTIES, LogisticSolver, Rows
 from wdsbench.train.source import Loader
 
 #: Memory budget for states.
 MEMORY_BYTES = 1 << 30
 
 
-class OpenSplit(Protocol):
-    """Opens this rank's batches of ``"train"`` or ``"val"``.
-
-    ``layers``: indices of stored layers; None: those of the run.
-    """
-
-    def __call__(
-        self, split: str, needs: LoaderNeeds, layers: Sequence[int] | None = None
-    ) -> AbstractContextManager[Loader]: ...
+#: Opens this rank's batches of a split, with the arguments of `Source.batches`.
+OpenSplit = Callable[..., AbstractContextManager[Loader]]
 
 
 @dataclass(frozen=True)
@@ -88,7 +84,7 @@ def fit_probe(
     spec: DetectorSpec,
     open_split: OpenSplit,
     *,
-    config: TrainConfig | None = None,
+    config: TrainConfig,
     gather: Gather = ALONE.gather,
     progress: Progress = no_progress,
     memory_bytes: int = MEMORY_BYTES,
@@ -100,8 +96,7 @@ def fit_probe(
     Args:
         spec: ``probe_logistic``, ``probe_mlp`` or ``attention_logistic``.
         open_split: Opens batches.
-        config: Settings, of which seed, hidden, dropout, class_weight, batch_size and layers are
-            used; None: the defaults.
+        config: Settings; epochs and optimiser are not used.
         gather: Collects a picklable object of every rank, in the order of ranks. The caller reports
             the failure of a single rank to the others (`Ranks.guarded`).
         progress: Draws a bar over layers.
@@ -111,15 +106,12 @@ def fit_probe(
         DetectorError: A member is missing, a state is not finite, or a split has no labelled
             sample.
     """
-    from wdsbench.train.probe_attention import fit_on_attention
     from wdsbench.train.probe_states import fit_on_states
 
     splits = {split: _labelled(open_split, split, gather) for split in ("train", "val")}
-    work = ProbeFit(
-        spec, open_split, config or TrainConfig(), gather, progress, memory_bytes, **splits
-    )
+    work = ProbeFit(spec, open_split, config, gather, progress, memory_bytes, **splits)
     with torch.random.fork_rng(devices=[]):  # modules draw initial weights
-        fitted = fit_on_states(work) if spec.chooses_token else fit_on_attention(work)
+        fitted = fit_on_states(work) if spec.chooses_token else _fit_on_attention(work)
     assert fitted.module is not None
     layers, token, weights = gather((fitted.layers, fitted.token, fitted.module.state_dict()))[0]
     fitted.module.load_state_dict(weights)
@@ -158,3 +150,58 @@ def _read_labels(batches: Iterable[Batch]) -> tuple[dict[str, float], int | None
         ):
             longest = None if longest is None or prompt < 0 else max(longest, tokens - prompt)
     return labels, longest
+
+
+def _fit_on_attention(work: ProbeFit) -> FittedDetector:
+    """Return the fitted regression."""
+    assert work.spec.build is not None
+    train, heads = _read_features(work, "train", work.train)
+    val, _ = _read_features(work, "val", work.val)
+    shape = DetectorShape(train.shape[1] // heads, HEAD_FEATURES, num_heads=heads)
+    module = work.spec.build(shape)
+    assert isinstance(module, AttentionLogistic)
+    running = RunningMoments()
+    running.update(torch.from_numpy(train))
+    module.scale.set_moments(*running.finish())
+    with torch.inference_mode():
+        rows = Rows(
+            module.scale(torch.from_numpy(train)).flatten(1).numpy(),
+            work.train.labels,
+            module.scale(torch.from_numpy(val)).flatten(1).numpy(),
+            work.val.labels,
+            work.spec.name,
+        )
+    LogisticSolver(_set_weights, ATTENTION_PENALTIES, work.balanced).fit(rows, module)
+    return FittedDetector(
+        work.spec, shape, module, layers=work.config.layers, traces=StoredTraces.of(work.index)
+    )
+
+
+def _set_weights(module: nn.Module, weight: Tensor, bias: float) -> None:
+    assert isinstance(module, AttentionLogistic)
+    module.set_weights(weight, bias)
+
+
+def _read_features(
+    work: ProbeFit, split: str, labelled: Labelled
+) -> tuple[NDArray[np.float32], int]:
+    """Return float32 ``[n, L * H, HEAD_FEATURES]`` of the labelled samples of all ranks, and H."""
+    with work.open_split(split, work.spec.needs) as batches:
+        watched = work.progress(batches, None, f"fitting {work.spec.name}, {split}")
+        shares = work.gather(_read_features_share(watched))
+    everyone = {key: features for share, _ in shares for key, features in share.items()}
+    heads = max(heads for _, heads in shares)
+    return np.stack([everyone[key] for key in labelled.place]), heads
+
+
+def _read_features_share(batches: Iterable[Batch]) -> tuple[dict[str, NDArray[np.float32]], int]:
+    """Return the features of this rank's samples by key, and H."""
+    found: dict[str, NDArray[np.float32]] = {}
+    heads = 0
+    for batch in batches:
+        if len(batch):
+            assert batch.sketch is not None, "the loader was asked for sketches"
+            heads = batch.sketch[0].shape[1]
+            features = attention_features(batch).numpy()
+            found.update(zip(batch.keys, features, strict=True))
+    return found, heads

@@ -54,7 +54,7 @@ def fit_on_states(work: ProbeFit) -> FittedDetector:
     tokens = _tokens(work)
     shape = DetectorShape(1, work.index.num_features, config.hidden, dropout=config.dropout)
     solver: Solver = (
-        MLPSolver(config.hidden, config.dropout, config.seed, work.balanced)
+        MLPSolver(shape, config.seed, work.balanced)
         if work.spec.name == "probe_mlp"
         else LogisticSolver(_set_weights, balanced=work.balanced)
     )

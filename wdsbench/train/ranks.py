@@ -147,15 +147,32 @@ def open_ranks(device: str, timeout_seconds: float) -> Iterator[Ranks]:
             dist.destroy_process_group()
 
 
-def rank_device(asked: str | None) -> str | None:
-    """Return the device of this rank: with several ranks, ``cuda`` or None is the GPU of its local
-    rank.
+def choose_device(asked: str | None) -> str:
+    """Return the device ``asked`` for; None: CUDA if available, otherwise the CPU.
+
+    Raises:
+        ValueError: The device does not exist.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or asked not in (None, "cuda"):
-        return asked
-    if not torch.cuda.is_available():
-        return asked
-    return f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    allowed = ["cpu", *(["cuda"] if gpus else []), *(f"cuda:{gpu}" for gpu in range(gpus))]
+    if asked is None:
+        return "cuda" if gpus else "cpu"
+    if asked not in allowed:
+        raise ValueError(
+            f"device is {asked!r}; must be one of {', '.join(allowed)}"
+            + ("" if gpus else " (torch finds no GPU)")
+        )
+    return asked
+
+
+def rank_device(asked: str | None) -> str:
+    """Return the device of this rank: that of `choose_device`, but with several ranks ``cuda`` or
+    None is the GPU of its local rank.
+    """
+    several = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    if several and asked in (None, "cuda") and torch.cuda.is_available():
+        asked = f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
+    return choose_device(asked)
 
 
 @contextlib.contextmanager

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from wdsbench.errors import DetectorError
-from wdsbench.files import write_json
 
 RESULTS_NAME = "results.json"
 
@@ -37,10 +36,7 @@ class Spread:
     """One figure over several trainings that differ only in their seed.
 
     Attributes:
-        mean: Mean over the trainings.
         std: Sample standard deviation (divisor n - 1); 0 for one training.
-        min: Minimum.
-        max: Maximum.
     """
 
     mean: float
@@ -67,7 +63,7 @@ class SeedSpread:
         return any(spread.min != spread.max for spread in self.figures.values())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DetectorResult:
     """Figures of one detector on the test split; sign, threshold, epoch, layer, token and
     temperature were chosen on validation.
@@ -75,30 +71,22 @@ class DetectorResult:
     With ``seeds``, figures are means over several trainings, and intervals are those of the mean.
 
     Attributes:
-        auroc: Area under the ROC curve.
-        auroc_interval: Bootstrap interval of ``auroc``.
         auprc: Average precision.
-        f1: F1 at ``threshold``.
-        accuracy: Accuracy at ``threshold``.
+        f1: F1 at ``threshold``, as is ``accuracy``.
         threshold: Score with the best F1 on validation.
         fpr95: False positive rate at a true positive rate of 95 %.
-        ece: Expected calibration error; None if scores are not probabilities.
-        n_pos: Number of hallucinated test samples.
-        n_neg: Number of right test samples.
-        val_auroc: AUROC on validation.
-        parameters: Number of weights.
-        epochs: Number of epochs; None if nothing was trained.
-        seconds_per_epoch: Mean seconds of a training pass; None if nothing was trained.
         difference_to_logprob_mean: Difference to that baseline, if it was run.
         difference_to_best: Difference to the best detector on validation; None for the best one.
-        auprc_interval: Bootstrap interval of ``auprc``.
-        brier: Brier score; None if scores are not probabilities.
-        temperature: Divisor of the logits, fitted on validation; None likewise.
-        ece_scaled: ``ece`` after temperature scaling.
-        brier_scaled: ``brier`` after temperature scaling.
+        ece: Expected calibration error; None, like the next four, if scores are no probabilities.
+        brier: Brier score.
+        temperature: Divisor of the logits, fitted on validation, for the two ``scaled`` figures.
+        n_pos: Number of hallucinated test samples.
+        n_neg: Number of right test samples.
         n_unlabelled: Number of test samples without a label, which are in none of the figures.
         sign: -1 if lower values of a closed form mean hallucinated; None if seeds differ.
+        epochs: Number of epochs; None, like the next two, if nothing was trained.
         best_epoch: Epoch whose weights were kept, from 0.
+        seconds_per_epoch: Mean seconds of a training pass.
         chosen: Other choices made on validation: layer, token, ...
         seeds: Spread over seeds; None for a single training.
     """
@@ -106,27 +94,27 @@ class DetectorResult:
     auroc: float
     auroc_interval: tuple[float, float]
     auprc: float
+    auprc_interval: tuple[float, float] | None = None
     f1: float
     accuracy: float
     threshold: float
     fpr95: float
-    ece: float | None
-    n_pos: int
-    n_neg: int
-    val_auroc: float
-    parameters: int
-    epochs: float | None = None
-    seconds_per_epoch: float | None = None
     difference_to_logprob_mean: Difference | None = None
     difference_to_best: Difference | None = None
-    auprc_interval: tuple[float, float] | None = None
-    brier: float | None = None
-    temperature: float | None = None
+    ece: float | None = None
     ece_scaled: float | None = None
+    brier: float | None = None
     brier_scaled: float | None = None
+    temperature: float | None = None
+    n_pos: int
+    n_neg: int
     n_unlabelled: int | None = None
+    val_auroc: float
+    parameters: int
     sign: int | None = None
+    epochs: float | None = None
     best_epoch: float | None = None
+    seconds_per_epoch: float | None = None
     chosen: dict[str, int | str] = field(default_factory=dict)
     seeds: SeedSpread | None = None
 
@@ -170,11 +158,6 @@ class Results:
 def failure_text(not_available: Mapping[str, str]) -> str:
     """Return the reasons of all detectors without figures as one sentence."""
     return "; ".join(f"{name}: {reason}" for name, reason in not_available.items())
-
-
-def write_results(results: Results, path: Path) -> None:
-    """Write ``results`` to ``path`` as JSON, atomically."""
-    write_json(path, results.as_json())
 
 
 def load_results(path: str | Path) -> Results:

@@ -24,13 +24,12 @@ from wdsbench.progress import Progress, no_progress
 from wdsbench.records import SPLITS
 from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.train.config import TrainConfig
-from wdsbench.train.device import choose_device
 from wdsbench.train.examples import Examples, read_splits
-from wdsbench.train.fitting import STATES_NAME, FitContext, fit_setting, run_detector
+from wdsbench.train.fitting import STATES_NAME, FitContext, Session, fit_setting, run_detector
 from wdsbench.train.log import MetricsLog
 from wdsbench.train.measure import Outcome, measure
 from wdsbench.train.output import finished_results, remove_earlier, remove_states, write_run
-from wdsbench.train.ranks import Ranks, open_ranks, rank_device
+from wdsbench.train.ranks import open_ranks, rank_device
 from wdsbench.train.results import Results, failure_text
 from wdsbench.train.source import OpenLoader, Source, labels_digest
 from wdsbench.train.state import load_state, require_same
@@ -52,45 +51,6 @@ class Searched:
     val_auroc: float
 
 
-@dataclass(frozen=True)
-class Session:
-    """A data set opened by the ranks of one call.
-
-    Attributes:
-        source: The data.
-        ranks: The ranks that train together.
-        stop: Records signals.
-        progress: Draws bars on the first rank.
-    """
-
-    source: Source
-    ranks: Ranks
-    stop: StopRequest
-    progress: Progress
-
-    def context(
-        self,
-        examples: dict[str, Examples],
-        index: DatasetIndex,
-        out: Path,
-        log: MetricsLog,
-        *,
-        resume: bool,
-    ) -> FitContext:
-        """Return the context of fits that write into ``out``."""
-        return FitContext(
-            self.source,
-            examples,
-            index,
-            out,
-            log,
-            self.progress,
-            self.ranks,
-            self.stop,
-            resume=resume,
-        )
-
-
 @contextlib.contextmanager
 def open_session(
     shards: str | Path,
@@ -109,7 +69,7 @@ def open_session(
         StoppedError: A signal ended the block.
         RankError: Another rank failed.
     """
-    device = choose_device(rank_device(config.device))
+    device = rank_device(config.device)
     stop = StopRequest(deferred=deferred)
     with (
         open_ranks(device, config.rank_timeout_seconds) as ranks,
@@ -226,7 +186,14 @@ class _TrainRun:
         not_available: dict[str, str] = {}
         folder = self.out if ranks.is_first else None
         with MetricsLog(folder, tensorboard=source.config.tensorboard) as log:
-            context = self.session.context(examples, index, self.out, log, resume=self.resume)
+            context = FitContext(
+                **vars(self.session),
+                examples=examples,
+                index=index,
+                out=self.out,
+                log=log,
+                resume=self.resume,
+            )
             for spec in self.specs:
                 try:
                     own = context.with_config(self._config(spec))

@@ -28,19 +28,19 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from wdsbench.detect.registry import DetectorShape, DetectorSpec, detector_spec
-from wdsbench.errors import DetectorError, StoppedError
+from wdsbench.errors import DetectorError, StoppedError, first_line
 from wdsbench.files import remove_if_empty
 from wdsbench.loader.loader import TraceLoader
 from wdsbench.progress import Progress, no_progress, prefixed
 from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.train.checkpoint import remove_detector
 from wdsbench.train.config import TrainConfig
-from wdsbench.train.device import choose_device
 from wdsbench.train.examples import read_splits
 from wdsbench.train.fitting import (
     CHECKPOINTS_NAME,
     STATES_NAME,
     FitContext,
+    Session,
     fit_detector,
     fit_setting,
 )
@@ -48,65 +48,29 @@ from wdsbench.train.log import MetricsLog
 from wdsbench.train.output import remove_earlier
 from wdsbench.train.ranks import open_ranks, rank_device
 from wdsbench.train.results import Results
-from wdsbench.train.run import Searched, Session, open_session, train
+from wdsbench.train.run import Searched, open_session, train
 from wdsbench.train.source import OpenLoader, require_members
 from wdsbench.train.state import remove_state, require_same
 from wdsbench.train.suggest import sampler_seed, search_space, suggest
-from wdsbench.train.trials import SEARCH_NAME, SearchResult, Trial, read_search, write_search
+from wdsbench.train.trials import (
+    SEARCH_NAME,
+    SEARCHES_NAME,
+    SearchResult,
+    Trial,
+    read_search,
+    write_search,
+)
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
-
-SEARCHES_NAME = "search"
-
-
-def search(
-    shards: str | Path,
-    detector: str,
-    out: str | Path,
-    config: TrainConfig | None = None,
-    trials: int = 20,
-    *,
-    progress: Progress = no_progress,
-    open_loader: OpenLoader = TraceLoader,
-    resume: bool = False,
-) -> SearchResult:
-    """Try ``trials`` settings of ``detector`` on train and val and return their figures.
-
-    Under ``torchrun`` every rank calls this; all return the same result, the first rank writes.
-
-    Args:
-        shards: Path of the data set; its test split is not opened.
-        detector: Name of a detector that is trained by gradient descent.
-        out: Folder of ``search.json``, created if missing; an earlier search in it is replaced.
-        config: Settings of trial 0, and those of all trials that are not searched; None: the
-            defaults.
-        trials: Number of trials, including trial 0.
-        progress: Draws bars.
-        open_loader: Constructor of the loader.
-        resume: Continue an earlier search in ``out``, or add trials to a finished one; start one
-            if there is none.
-
-    Raises:
-        ValueError: An unknown detector, or one that is not trained by gradient descent; fewer than
-            one trial; optuna is not installed; the device does not exist.
-        DetectorError: The detector cannot be trained on this data, every trial failed, or the
-            earlier search had other settings.
-        StoppedError: A signal stopped the search; its state is saved.
-        RankError: Another rank failed.
-    """
-    found = _search(shards, detector, out, config, trials, progress, open_loader, resume)
-    if found.best is None:
-        raise DetectorError(f"no settings of {detector} were found: {found.failure}")
-    return found
 
 
 def search_and_train(
     shards: str | Path,
     detectors: Sequence[str],
     out: str | Path,
-    config: TrainConfig | None = None,
-    trials: int = 20,
+    config: TrainConfig,
+    trials: int,
     *,
     progress: Progress = no_progress,
     open_loader: OpenLoader = TraceLoader,
@@ -124,17 +88,23 @@ def search_and_train(
     if not names:
         raise ValueError("detectors is empty; no detector was asked for")
     _require_searchable(names, trials)
-    config = config or TrainConfig()
     folder = Path(out)
     found: dict[str, SearchResult] = {}
     # A new trial can change the best settings, so earlier results are removed before it.
     outdated = partial(remove_earlier, folder, states=True)
-    device = choose_device(rank_device(config.device))
+    device = rank_device(config.device)
     with open_ranks(device, config.rank_timeout_seconds) as ranks:  # once for all searches
         for name in names:
-            place = folder / SEARCHES_NAME / name
-            found[name] = _search(
-                shards, name, place, config, trials, progress, open_loader, resume, outdated
+            found[name] = search(
+                shards,
+                name,
+                folder / SEARCHES_NAME / name,
+                config,
+                trials,
+                progress=progress,
+                open_loader=open_loader,
+                resume=resume,
+                before_trials=outdated,
             )
             if on_search is not None and ranks.is_first:
                 on_search(found[name])
@@ -156,11 +126,7 @@ def search_and_train(
 
 
 def _require_searchable(names: Sequence[str], trials: int) -> None:
-    """Validate the arguments before any data is read.
-
-    Raises:
-        ValueError: See `search`.
-    """
+    """Raise ValueError for invalid arguments, before any data is read."""
     if trials < 1:
         raise ValueError(f"trials is {trials}; it must be at least 1")
     others = ", ".join(name for name in names if detector_spec(name).kind != "trained")
@@ -175,25 +141,45 @@ def _require_searchable(names: Sequence[str], trials: int) -> None:
         raise ValueError("optuna is not installed; pip install 'wdsbench[search]'") from error
 
 
-def _search(
+def search(
     shards: str | Path,
     detector: str,
-    out: str | Path,
-    config: TrainConfig | None,
+    out: Path,
+    config: TrainConfig,
     trials: int,
-    progress: Progress,
-    open_loader: OpenLoader,
-    resume: bool,
+    *,
+    progress: Progress = no_progress,
+    open_loader: OpenLoader = TraceLoader,
+    resume: bool = False,
     before_trials: Callable[[], None] = lambda: None,
 ) -> SearchResult:
-    """Do the work of `search`; return a result even if the detector cannot be trained.
+    """Try ``trials`` settings of ``detector`` on train and val and return their figures, even if
+    the detector cannot be trained on this data.
 
-    ``before_trials`` is called on the first rank before its first new trial.
+    Under ``torchrun`` every rank calls this; all return the same result, the first rank writes.
+
+    Args:
+        shards: Path of the data set; its test split is not opened.
+        detector: Name of a detector that is trained by gradient descent.
+        out: Folder of ``search.json``, created if missing; an earlier search in it is replaced.
+        config: Settings of trial 0, and those of all trials that are not searched.
+        trials: Number of trials, including trial 0.
+        progress: Draws bars.
+        open_loader: Constructor of the loader.
+        resume: Continue an earlier search in ``out``, or add trials to a finished one; start one
+            if there is none.
+        before_trials: Called on the first rank before its first new trial.
+
+    Raises:
+        ValueError: An unknown detector, or one that is not trained by gradient descent; fewer than
+            one trial; optuna is not installed; the device does not exist.
+        DetectorError: The earlier search had other settings.
+        StoppedError: A signal stopped the search; its state is saved.
+        RankError: Another rank failed.
     """
     _require_searchable([detector], trials)
-    config = config or TrainConfig()
     with open_session(shards, config, progress, open_loader, deferred=True) as session:
-        work = _SearchRun(detector_spec(detector), session, Path(out), resume)
+        work = _SearchRun(detector_spec(detector), session, out, resume)
         return work.run(trials, before_trials)
 
 
@@ -214,7 +200,14 @@ class _SearchRun:
         trials, *_ = ranks.together(lambda: self._earlier_trials(setting))
         assert trials is not None
         with MetricsLog(None) as log:
-            context = session.context(examples, index, self.out, log, resume=self.resume)
+            context = FitContext(
+                **vars(session),
+                examples=examples,
+                index=index,
+                out=self.out,
+                log=log,
+                resume=self.resume,
+            )
             try:
                 space = self._space(index) if len(trials) < wanted else {}
             except DetectorError as error:
@@ -308,7 +301,7 @@ class _SearchRun:
                 raise  # the other ranks wait for this one
             torch.cuda.empty_cache()
             device = context.source.device
-            return None, 0, f"no memory left on {device}: {error}".splitlines()[0]
+            return None, 0, f"no memory left on {device}: {first_line(error)}"
         assert result is not None
         return result.records[result.best_epoch].val_auroc, len(result.records), ""
 

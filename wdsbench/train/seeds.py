@@ -12,32 +12,20 @@ because a mean over the successful seeds would be biased; its reason is reported
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from wdsbench.errors import DetectorError
 from wdsbench.progress import Progress, no_progress, prefixed
 from wdsbench.train.config import TrainConfig
-from wdsbench.train.device import choose_device
 from wdsbench.train.means import seed_folder, write_means
 from wdsbench.train.output import result_files
 from wdsbench.train.ranks import Ranks, open_ranks, rank_device
 from wdsbench.train.results import RESULTS_NAME, Results, failure_text, load_results
 from wdsbench.train.run import train as train_once
 
-
-class Train(Protocol):
-    """One run: writes ``results.json`` and ``scores.csv`` into ``out``."""
-
-    def __call__(
-        self,
-        shards: str | Path,
-        detectors: Sequence[str],
-        out: str | Path,
-        config: TrainConfig,
-        progress: Progress,
-    ) -> Results: ...
+#: One run with the first five arguments of `wdsbench.train.run.train`.
+Train = Callable[[str | Path, Sequence[str], Path, TrainConfig, Progress], Results]
 
 
 def train_seeds(
@@ -75,7 +63,7 @@ def train_seeds(
     config = config or TrainConfig()
     settings = [dataclasses.replace(config, seed=config.seed + step) for step in range(seeds)]
     folder = Path(out)
-    device = choose_device(rank_device(config.device))
+    device = rank_device(config.device)
     with open_ranks(device, config.rank_timeout_seconds) as ranks:
         if ranks.is_first:
             # Figures and scores of a single run would contradict the means.

@@ -75,8 +75,7 @@ def slide(
         DetectorError: The detector does not read one token's states, or does not fit the trace.
     """
     name, module = fitted.spec.name, fitted.module
-    needs = fitted.spec.needs
-    if module is None or needs.layout != "stack" or needs.fields != ("hidden",):
+    if module is None or not fitted.spec.needs.one_token:
         raise DetectorError(
             f"{name} scores whole traces, not single tokens or layers; pass lstm, probe_logistic or"
             " probe_mlp (`wdsbench predict` scores traces)"

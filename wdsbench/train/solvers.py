@@ -10,7 +10,7 @@ import copy
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -20,8 +20,10 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 
 from wdsbench.detect.probe import MLPProbe
+from wdsbench.detect.registry import DetectorShape
 from wdsbench.train.metrics import auroc
 from wdsbench.train.scoring import seeded, torch_threads
+from wdsbench.train.step import parameter_groups
 
 # Inverse ridge penalties. With standardised inputs, hundreds of features and few thousand samples,
 # stronger penalties than scikit-learn's default of 1 generalise better.
@@ -119,14 +121,11 @@ class MLPSolver:
     """AdamW on `MLPProbe`, stopped early on validation AUROC.
 
     Attributes:
-        hidden: Units.
-        dropout: On them.
         seed: Seed, with the candidate's name, of weights, order and dropout.
         balanced: True if both classes have the same weight.
     """
 
-    hidden: int
-    dropout: float
+    shape: DetectorShape
     seed: int
     balanced: bool = False
 
@@ -134,7 +133,7 @@ class MLPSolver:
         """Return the best validation AUROC of a few turns over some of the samples."""
         step = -(-len(rows.train) // SCREEN_SAMPLES)
         some = replace(rows, train=rows.train[::step], train_labels=rows.train_labels[::step])
-        probe = MLPProbe(rows.train.shape[1], hidden=self.hidden, dropout=self.dropout)
+        probe = MLPProbe(self.shape)
         return self._descend(some, probe, SCREEN_WEIGHT_DECAY, SCREEN_TURNS)
 
     def fit(self, rows: Rows, module: nn.Module) -> float:
@@ -160,7 +159,7 @@ class MLPSolver:
             for layer in probe.units:
                 if isinstance(layer, nn.Linear):
                     layer.reset_parameters()
-            optimizer = torch.optim.AdamW(_parameter_groups(probe.units, decay), lr=LEARNING_RATE)
+            optimizer = torch.optim.AdamW(parameter_groups(probe.units, decay), lr=LEARNING_RATE)
             for turn in range(turns):
                 probe.train()
                 for chosen in _draws(len(labels)):
@@ -198,12 +197,3 @@ def _class_weights(labels: Tensor) -> Tensor:
     if share in (0, 1):
         return torch.ones_like(labels)
     return torch.where(labels == 1, 0.5 / share, 0.5 / (1 - share))
-
-
-def _parameter_groups(units: nn.Module, decay: float) -> list[dict[str, Any]]:
-    """Return the optimiser's groups: matrices decay, biases do not."""
-    weights = list(units.parameters())
-    return [
-        {"params": [w for w in weights if w.dim() > 1], "weight_decay": decay},
-        {"params": [w for w in weights if w.dim() <= 1], "weight_decay": 0.0},
-    ]

@@ -23,7 +23,8 @@ from torch import Tensor
 
 from wdsbench.errors import DetectorError
 from wdsbench.files import remove_if_empty, remove_versions, temp_path, write_json, write_whole
-from wdsbench.train.records import EpochRecord
+from wdsbench.train.log import EpochRecord
+from wdsbench.train.stop import StopRequest
 
 STATE_NAME = "state.json"
 FORMAT = 1
@@ -37,15 +38,11 @@ class FitProgress:
     Attributes:
         epoch: Current epoch; between two epochs the next one.
         step: Optimiser steps so far.
-        batches: Batches of the epoch so far.
+        batches: Batches of the epoch so far, as are the samples with and without a label.
         loss: Sum of the loss over the labelled samples of the epoch so far.
-        labelled: Labelled samples of the epoch so far.
-        unlabelled: Samples of the epoch without a label so far.
         seconds: Seconds of the epoch's training pass so far.
         records: One per finished epoch.
         best_auroc: Best validation AUROC; -1 before the end of the first epoch.
-        best_epoch: Its epoch.
-        finished: True if no epoch is left.
         unlabelled_before: ``unlabelled`` of the last finished epoch.
         total_steps: Length of the learning rate schedule. It does not change on resume, although
             another number of workers can make an epoch one step longer or shorter.
@@ -96,6 +93,44 @@ class FitState:
 
 
 _GROUPS = ("weights", "best_weights", "moments", "generators")
+
+
+@dataclass(frozen=True)
+class StateSaver:
+    """Saves and loads the state of one fit.
+
+    Attributes:
+        folder: Folder of the state; None: nothing is saved.
+        setting: Settings that must not change on resume.
+        resume: True to load a saved state.
+        stop: The stop request of the run.
+    """
+
+    folder: Path | None = None
+    setting: dict[str, Any] = field(default_factory=dict)
+    resume: bool = False
+    stop: StopRequest = field(default_factory=StopRequest)
+
+    def load(self) -> FitState | None:
+        """Return the saved state; None if there is none or the fit does not resume.
+
+        Raises:
+            DetectorError: The state is damaged, or its settings differ.
+        """
+        if self.folder is None or not self.resume:
+            return None
+        state = load_state(self.folder)
+        if state is not None:
+            require_same(state.setting, self.setting, self.folder)
+        return state
+
+    def save(self, progress: FitProgress, **parts: Any) -> None:
+        """Save a state; ``parts`` are the other attributes of `FitState`."""
+        assert self.folder is not None
+        save_state(FitState(progress=progress, setting=self.setting, **parts), self.folder)
+
+
+NO_SAVER = StateSaver()
 
 
 def save_state(state: FitState, folder: Path) -> None:

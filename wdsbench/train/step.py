@@ -94,7 +94,7 @@ class Stepper:
         if config.schedule == "cosine" and not total_steps:
             raise DetectorError("schedule cosine needs the number of steps; pass --max-steps")
         self.optimizer = torch.optim.AdamW(
-            _parameter_groups(detector, config.weight_decay), lr=config.learning_rate
+            parameter_groups(detector, config.weight_decay), lr=config.learning_rate
         )
         self._detector = detector
         self._inputs = inputs
@@ -227,7 +227,7 @@ def balanced_weight(positives: int, negatives: int) -> float:
     return negatives / positives
 
 
-def _parameter_groups(detector: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+def parameter_groups(detector: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """Return the optimiser's groups: matrices decay, gains and biases do not."""
     weights = list(detector.parameters())
     return [

@@ -13,6 +13,7 @@ from wdsbench.files import write_json
 if TYPE_CHECKING:
     from rich.console import Console
 
+SEARCHES_NAME = "search"
 SEARCH_NAME = "search.json"
 FORMAT = 1
 
@@ -60,14 +61,6 @@ class SearchResult:
         ended = [trial for trial in self.trials if trial.val_auroc is not None]
         return max(ended, key=lambda trial: trial.val_auroc or 0.0, default=None)
 
-    @property
-    def failure(self) -> str:
-        """Reason why there is no best trial."""
-        if self.reason is not None:
-            return self.reason
-        reasons = list(dict.fromkeys(trial.reason for trial in self.trials))
-        return f"all {len(self.trials)} trials failed: {'; '.join(reasons)}"
-
 
 def write_search(result: SearchResult, setting: dict[str, Any], path: Path) -> None:
     """Write the trials, and the settings that must not change on resume, to ``path`` atomically."""
@@ -100,20 +93,6 @@ def read_search(path: Path) -> tuple[SearchResult, dict[str, Any]] | None:
         raise DetectorError(
             f"{path} is not a search.json of this version ({error!r}); remove it and search again"
         ) from error
-
-
-def load_search(out: str | Path) -> SearchResult:
-    """Return the search in ``out`` (a ``search.json``, or a folder with one).
-
-    Raises:
-        DetectorError: The file is missing, or not valid.
-    """
-    given = Path(out)
-    path = given / SEARCH_NAME if given.is_dir() else given
-    found = read_search(path)
-    if found is None:
-        raise DetectorError(f"no search at {given}; run wdsbench train --search N")
-    return found[0]
 
 
 def print_search(result: SearchResult, console: Console) -> None:
