@@ -45,6 +45,8 @@ def test_needs_are_the_loaders_arguments() -> None:
         assert detector_spec(name).needs.kinds == ("heads",)
     assert KINDS["heads"].remedy.startswith("repack with --attention heads")
     assert detector_spec("length").needs.fields == ()
+    names = [name for name in DETECTOR_NAMES if detector_spec(name).needs.one_token]
+    assert names == ["probe_logistic", "probe_mlp", "lstm"]
     assert detector_spec("attention_logistic").needs.arguments() == {
         "fields": ("sketch",),
         "tokens": "last",
@@ -72,5 +74,5 @@ def test_unknown_name_lists_the_known_ones() -> None:
 
 
 def test_listing_names_imports_no_torch() -> None:
-    code = "import sys, wdsbench.detect; sys.exit('torch' in sys.modules)"
+    code = "import sys, wdsbench.detect.registry; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

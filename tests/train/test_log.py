@@ -25,7 +25,8 @@ def lines(folder: Path) -> list[dict[str, object]]:
 def test_lines_are_there_before_the_end(tmp_path: Path) -> None:
     with MetricsLog(tmp_path) as log:
         log.write("lstm", RECORD)
-        log.write_all("gnn", [RECORD, replace(RECORD, epoch=1)])
+        log.write("gnn", RECORD)
+        log.write("gnn", replace(RECORD, epoch=1))
         found = [(line["detector"], line["epoch"], line["val_auroc"]) for line in lines(tmp_path)]
         assert found == [("lstm", 0, 0.75), ("gnn", 0, 0.75), ("gnn", 1, 0.75)]
 

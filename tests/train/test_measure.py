@@ -19,7 +19,7 @@ from wdsbench.train.config import TrainConfig
 from wdsbench.train.examples import Examples
 from wdsbench.train.fitted import FittedDetector
 from wdsbench.train.measure import Outcome, measure, reliability_curves
-from wdsbench.train.temperature import scaled
+from wdsbench.train.metrics import scaled
 
 CONFIG = TrainConfig(resamples=300, seed=2)
 

@@ -6,8 +6,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from wdsbench.train.suggest import sampler_seed, search_space, suggest
-from wdsbench.train.trials import Trial
+from wdsbench.train.trials import Trial, sampler_seed, search_space, suggest
 
 SPACE = search_space(depth=True)
 

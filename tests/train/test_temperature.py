@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from wdsbench.errors import DetectorError
 from wdsbench.train import metrics
-from wdsbench.train.temperature import HIGHEST, LOWEST, fit_temperature, scaled
+from wdsbench.train.metrics import HIGHEST, LOWEST, fit_temperature, scaled
 
 
 def draw(count: int, seed: int) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:

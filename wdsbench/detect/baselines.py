@@ -21,11 +21,7 @@ if TYPE_CHECKING:
 
 
 def length(batch: Batch) -> NDArray[np.float64]:
-    """Return the number of answer tokens of each sample.
-
-    Raises:
-        DetectorError: A prompt length is unknown.
-    """
+    """Return the number of answer tokens; raise DetectorError if a prompt length is unknown."""
     prompt = batch.prompt_length.cpu().numpy()
     unknown = np.flatnonzero(prompt < 0)
     if unknown.size:
@@ -48,10 +44,8 @@ def logprob_min(batch: Batch) -> NDArray[np.float64]:
 
 
 def _over_logprobs(batch: Batch, reduce: Callable[..., Any]) -> NDArray[np.float64]:
-    """Return ``reduce`` of each sample's token log-probabilities.
-
-    Raises:
-        DetectorError: A sample has none, or one that is not a number.
+    """Return ``reduce`` of each sample's token log-probabilities; raise DetectorError if a sample
+    has none, or one that is not a number.
     """
     remedy = "extract traces with token_logprobs"
     if batch.logprobs is None:

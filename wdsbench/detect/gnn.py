@@ -16,13 +16,11 @@ seeds; the best possible AUROC on these test traces is 0.816):
     their logarithms standardised                         3 to 4      0.80
     their logarithms standardised, and a gate             1           0.81
 
-Unscaled weights have a spread of 0.15, states one of 1. Logarithms are used because models have
-attention sinks: where one token receives 0.6 of every row, standardised weights have almost only
-two values and reach 0.50; their logarithms reach 0.80, but the variational detector
-(`wdsbench.detect.gvae`) does so only with the gate, which is that of `wdsbench.detect.charm`.
+Logarithms are used because models have attention sinks: where one token receives 0.6 of every row,
+standardised weights have almost only two values and reach 0.50, their logarithms 0.80; the
+variational detector (`wdsbench.detect.gvae`) does so only with the gate.
 
-Only the last token of each graph is read out, so only what reaches it within two hops is computed:
-round two over the edges into the last tokens, round one over the edges into those edges' sources.
+Only the last token of each graph is read out, so only its neighbourhood of two hops is computed.
 With the top 35 % of predecessors kept, that is about a third of round one and a few percent of
 round two; outputs and gradients equal those of the full rounds.
 """
@@ -106,10 +104,8 @@ class GatedGINEConv(GINEConv):  # type: ignore[misc]  # PyG is not typed
 
 
 class AttentionRound(nn.Module):
-    """One round of gated GINE messages with a residual and LayerNorm.
-
-    LayerNorm looks at one node at a time (BatchNorm would look at the whole batch), so the union
-    and a layer by layer loop agree in training mode too.
+    """One round of gated GINE messages with a residual and LayerNorm, which normalises each node
+    alone, so that the result does not depend on the rest of the batch.
     """
 
     def __init__(self, hidden: int) -> None:
@@ -127,7 +123,7 @@ class AttentionRound(nn.Module):
             source: float32 ``[S, hidden]``: states messages come from.
             target: float32 ``[M, hidden]``: states messages go to.
             edge_index: int64 ``[2, E]``: row 0 counts ``source``, row 1 counts ``target``.
-            edge_attr: float32 ``[E, 1]``: attention weights, standardised.
+            edge_attr: float32 ``[E, 1]``: standardised attention weights.
         """
         size = (source.shape[0], target.shape[0])
         update = self.conv((source, target), edge_index, edge_attr, size=size)

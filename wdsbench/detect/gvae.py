@@ -39,8 +39,7 @@ class Encoded(NamedTuple):
             on the attention weights.
         graph_index: int64 ``[N]``: the graph of each node.
         pooled: float32 ``[G, 2 * D]``: mean of the graph's standardised states, and its last one.
-        mean: float32 ``[G, latent]``.
-        log_variance: float32 ``[G, latent]``.
+        mean: float32 ``[G, latent]``, as is ``log_variance``.
     """
 
     nodes: Tensor
@@ -81,15 +80,10 @@ class GVAEDetector(AttentionRounds):
         ptr: Tensor,
         noise: Tensor | None = None,
     ) -> Tensor:
-        """Return logits float32 ``[B]`` of B * L graphs, graph = sample * L + layer.
+        """Return logits float32 ``[B]`` of the graphs that `wdsbench.detect.gnn.GNNDetector` takes.
 
-        Args:
-            x: float32 ``[N, D]``: states of all tokens of all graphs.
-            edge_index: int64 ``[2, E]``: row 0 the attended token, row 1 the attending one.
-            edge_attr: float32 ``[E, 1]``: attention weights.
-            ptr: int64 ``[B * L + 1]``: first node of each graph.
-            noise: float32 ``[B * L, latent]``: standard normal; None: drawn in training, none in
-                evaluation.
+        ``noise``: float32 ``[B * L, latent]``, standard normal; None: drawn in training, none in
+        evaluation.
         """
         encoded = self._encode(x, edge_index, edge_attr, ptr)
         return self._logits(self._latent(encoded, noise))

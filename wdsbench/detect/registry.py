@@ -60,9 +60,8 @@ class DetectorShape:
     Attributes:
         num_layers: L, layers read from each trace.
         num_features: D, width of a state.
-        hidden: Width inside the detector.
+        hidden: Width inside the detector, and of each direction of an LSTM.
         depth: LSTM layers.
-        dropout: Dropout in training.
         num_heads: H, attention heads per layer; 0 if nothing is stored per head.
     """
 
@@ -113,11 +112,7 @@ class DetectorSpec:
 
 
 def detector_spec(name: str) -> DetectorSpec:
-    """Return the entry of ``name``.
-
-    Raises:
-        ValueError: There is no such detector.
-    """
+    """Return the entry of ``name``; raise ValueError if there is none."""
     try:
         return _REGISTRY[name]
     except KeyError:

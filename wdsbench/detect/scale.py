@@ -97,7 +97,7 @@ class Standardise(nn.Module):
 
     Attributes:
         mean: float32 ``[L, D]`` buffer; zeros until `set_moments`.
-        std: float32 ``[L, D]`` buffer; ones until `set_moments`.
+        std: The same; ones until `set_moments`.
     """
 
     mean: Tensor
@@ -123,11 +123,8 @@ class Standardise(nn.Module):
         return ((x - self.mean) / self.std).clamp(-LIMIT, LIMIT)
 
     def rows(self, x: Tensor, layer: Tensor) -> Tensor:
-        """Return the rows of ``x`` standardised.
-
-        Args:
-            x: float32 ``[N, D]``.
-            layer: int64 ``[N]``: the layer each row is a state of.
+        """Return the rows of ``x`` (float32 ``[N, D]``), states of ``layer`` (int64 ``[N]``),
+        standardised.
         """
         return ((x - self.mean[layer]) / self.std[layer]).clamp(-LIMIT, LIMIT)
 
@@ -137,7 +134,7 @@ class ScaleWeights(nn.Module):
 
     Attributes:
         mean: float32 ``[1]`` buffer; zero until `set_moments`.
-        std: float32 ``[1]`` buffer; one until `set_moments`.
+        std: The same; one until `set_moments`.
         logarithmic: bool ``[]`` buffer, always True; checked when weights are loaded.
     """
 

@@ -7,22 +7,16 @@ from torch import Tensor
 
 
 def graph_of_nodes(ptr: Tensor, num_nodes: int) -> Tensor:
-    """Return the graph of each node, int64 ``[N]``.
+    """Return the graph of each node, int64 ``[N]``; ``ptr``: int64 ``[G + 1]``, first node of each.
 
-    Args:
-        ptr: int64 ``[G + 1]``: first node of each graph.
-        num_nodes: N; an argument to avoid a GPU synchronisation.
+    ``num_nodes`` is an argument to avoid a GPU synchronisation.
     """
     graphs = torch.arange(ptr.numel() - 1, device=ptr.device)
     return torch.repeat_interleave(graphs, ptr.diff(), output_size=num_nodes)
 
 
 def require_whole_samples(ptr: Tensor, num_layers: int) -> None:
-    """Check that the graphs of ``ptr`` are ``num_layers`` per sample.
-
-    Raises:
-        ValueError: The number of graphs is not a multiple.
-    """
+    """Raise ValueError if the graphs of ``ptr`` are not ``num_layers`` per sample."""
     num_graphs = ptr.numel() - 1
     if num_graphs % num_layers:
         raise ValueError(
@@ -34,10 +28,7 @@ def require_whole_samples(ptr: Tensor, num_layers: int) -> None:
 def group_mean(values: Tensor, group: Tensor, num_groups: int) -> Tensor:
     """Return the mean of the rows of each group, float ``[num_groups, ...]``; 0 for empty groups.
 
-    Args:
-        values: float ``[R, ...]``.
-        group: int64 ``[R]``: the group of each row.
-        num_groups: Number of groups.
+    ``values``: float ``[R, ...]``; ``group``: int64 ``[R]``, the group of each row.
     """
     total = values.new_zeros(num_groups, *values.shape[1:]).index_add(0, group, values)
     count = values.new_zeros(num_groups).index_add(0, group, values.new_ones(group.shape))

@@ -4,15 +4,3 @@ Everything that is chosen (epoch, layer, sign, threshold, temperature) is chosen
 test split is read once per detector. A run can be interrupted at any time and resumed with the same
 numbers; it costs one pass over the data per epoch and one file write per checkpoint.
 """
-
-from wdsbench.train.config import PredictOptions, TrainConfig, TrainOptions
-from wdsbench.train.results import DetectorResult, Results, load_results
-
-__all__ = [
-    "DetectorResult",
-    "PredictOptions",
-    "Results",
-    "TrainConfig",
-    "TrainOptions",
-    "load_results",
-]

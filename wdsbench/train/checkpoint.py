@@ -75,7 +75,7 @@ def save_detector(fitted: FittedDetector, folder: Path) -> Path:
         content = safetensors.torch.save(tensors)
         weights_name = f"weights-{xxhash.xxh3_64_hexdigest(content)}.safetensors"
         write_whole(folder / weights_name, content)
-    card = {
+    card: dict[str, Any] = {
         "format": FORMAT,
         "detector": fitted.spec.name,
         "kind": fitted.spec.kind,
@@ -85,19 +85,14 @@ def save_detector(fitted: FittedDetector, folder: Path) -> Path:
         "threshold": fitted.threshold,
         "temperature": fitted.temperature,
         "token": fitted.token,
-        "traces": None if fitted.traces is None else _traces_card(fitted.traces),
+        "traces": None if fitted.traces is None else asdict(fitted.traces),
         "weights": weights_name,
     }
+    if fitted.traces is not None and fitted.traces.model_layers is None:
+        del card["traces"]["model_layers"]
     write_json(folder / CARD_NAME, card)
     remove_versions(folder, _WEIGHTS_GLOB, but=weights_name)
     return folder / CARD_NAME
-
-
-def _traces_card(traces: StoredTraces) -> dict[str, Any]:
-    card = asdict(traces)
-    if traces.model_layers is None:
-        del card["model_layers"]
-    return card
 
 
 def remove_detector(folder: Path) -> None:

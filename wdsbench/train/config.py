@@ -87,11 +87,7 @@ class TrainConfig:
     confidence: float = 0.95
 
     def __post_init__(self) -> None:
-        """Validate the settings.
-
-        Raises:
-            ValueError: A value out of range; the message has the field, the value and the range.
-        """
+        """Raise ValueError, with the field, the value and the range, for a value out of range."""
         for name in ("epochs", "batch_size", "patience", "hidden", "depth", "resamples"):
             _check(name, getattr(self, name), getattr(self, name) >= 1, "at least 1")
         for name in ("num_workers", "shuffle", "checkpoint_seconds"):
@@ -141,11 +137,7 @@ class TrainOptions(TrainConfig):
     resume: bool = option(False, "Resume the run in --out; start one if there is none.")
 
     def __post_init__(self) -> None:
-        """Validate the options.
-
-        Raises:
-            ValueError: As `TrainConfig`; an unknown detector or none; both search and seeds.
-        """
+        """Raise ValueError also for an unknown detector or none, and for both search and seeds."""
         super().__post_init__()
         if not self.detectors:
             raise ValueError("detectors is empty; pass at least one name, or 'all'")
@@ -184,11 +176,7 @@ class PredictOptions:
     threads: int | None = option(None, _THREADS_HELP)
 
     def __post_init__(self) -> None:
-        """Validate the options.
-
-        Raises:
-            ValueError: An unknown split.
-        """
+        """Raise ValueError for an unknown split."""
         if self.split not in SPLIT_CHOICES:
             raise ValueError(f"split {self.split!r} is not one of {', '.join(SPLIT_CHOICES)}")
 

@@ -92,13 +92,7 @@ def read_examples(batches: Iterable[Batch]) -> Examples:
 
 
 def joined_examples(parts: Sequence[Examples]) -> Examples:
-    """Return the samples of all ranks.
-
-    Raises:
-        DetectorError: Two ranks have the same sample.
-    """
-    if len(parts) == 1:
-        return parts[0]
+    """Return the samples of all ranks; raise DetectorError if two have the same sample."""
     keys = [key for part in parts for key in part.keys]
     _require_unique(keys, "were read by two ranks")
     return Examples(
@@ -128,11 +122,7 @@ def read_splits(
 
 
 def require_separate_questions(examples: Mapping[str, Examples]) -> None:
-    """Check that no question is in two splits, which would leak its answer into the test split.
-
-    Raises:
-        DetectorError: A question is in two splits.
-    """
+    """Raise DetectorError if a question is in two splits: its answer would leak into the test."""
     split_of: dict[str, str] = {}
     for split, found in examples.items():
         for question_id in set(found.question_ids):

@@ -68,9 +68,7 @@ class FittedDetector:
     """Everything needed to score traces again.
 
     Attributes:
-        spec: The registry's entry.
-        shape: Sizes of the module; None for closed forms.
-        module: Module with its weights; None for closed forms.
+        shape: Sizes of the module; None for closed forms, as is ``module``.
         layers: Indices of the stored layers it reads; None: all.
         sign: Sign of a closed form's quantity; +1 for all others.
         threshold: Scores at or above it are classified as hallucinated; None before training ends.
@@ -118,10 +116,7 @@ class FittedDetector:
 
     def scores(self, batches: Iterable[Batch], device: str = "cpu") -> dict[str, float]:
         """Return the score of each sample by key: a probability, or a closed form's signed
-        quantity.
-
-        Raises:
-            DetectorError: An input is missing, or a score is not finite.
+        quantity; raise DetectorError if an input is missing or a score is not finite.
         """
         if self.module is not None:
             logits = self.logits(batches, device)
@@ -156,11 +151,7 @@ class FittedDetector:
         return (states.where(present[:, None, None], scale.mean.to(states.device)),)
 
     def require_traces(self, stored: StoredTraces) -> None:
-        """Check that a data set fits the detector.
-
-        Raises:
-            DetectorError: It differs from the training data; the message has the differences.
-        """
+        """Raise DetectorError, with the differences, if a data set does not fit the detector."""
         differences = [
             f"{what} {_text(there)}, the detector was trained on {_text(here)}"
             for what, there, here in self._compared(stored)
@@ -187,7 +178,10 @@ class FittedDetector:
             compared.append(("attention heads are", stored.num_heads, self.shape.num_heads))
         if mine is None:
             return compared
-        there, here = (_numbers(traces.model_layers) for traces in (stored, mine))
+        there, here = (
+            "all" if traces.model_layers is None else ", ".join(map(str, traces.model_layers))
+            for traces in (stored, mine)
+        )
         compared.append(("the model's layers are", there, here))
         if "hidden" in needs.fields:
             compared.append(("states are reduced by", stored.reduce, mine.reduce))
@@ -197,10 +191,6 @@ class FittedDetector:
         if "heads" in needs.kinds:
             compared.append(("heads' edges are from", stored.head_threshold, mine.head_threshold))
         return compared
-
-
-def _numbers(layers: tuple[int, ...] | None) -> str:
-    return "all" if layers is None else ", ".join(map(str, layers))
 
 
 def _text(value: object) -> str:

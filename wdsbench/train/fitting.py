@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,6 @@ from wdsbench.train.source import Source, labels_digest, require_members
 from wdsbench.train.state import StateSaver, saved_setting
 from wdsbench.train.step import balanced_weight
 from wdsbench.train.stop import StopRequest
-from wdsbench.train.temperature import fit_temperature
 
 CHECKPOINTS_NAME = "checkpoints"
 STATES_NAME = "state"
@@ -47,19 +47,17 @@ Moments = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Session:
-    """A data set opened by the ranks of one call.
-
-    Attributes:
-        source: The data.
-        ranks: The ranks that train together.
-        stop: Records signals.
-        progress: Draws bars on the first rank.
-    """
+    """A data set opened by the ranks of one call; ``progress`` draws bars on the first one."""
 
     source: Source
     ranks: Ranks
     stop: StopRequest
     progress: Progress
+
+    @property
+    def parts(self) -> tuple[Source, Ranks, StopRequest, Progress]:
+        """All fields, in their order."""
+        return self.source, self.ranks, self.stop, self.progress
 
 
 @dataclass(frozen=True)
@@ -68,9 +66,7 @@ class FitContext(Session):
 
     Attributes:
         examples: Samples of every split, of all ranks.
-        index: Index of the data set.
         out: Folder of the run.
-        log: Log of the epochs.
         resume: True to continue unfinished fits.
         moments: Mean and std of an input, by the name of its progress bar and the layers read.
     """
@@ -99,9 +95,10 @@ class FitContext(Session):
         none = torch.zeros(1, 1), torch.ones(1, 1)
         return self._moments(needs, _log_weights, "fitting the scale of attention", none)
 
-    def checkpoint_folder(self, name: str) -> Path:
-        """Return the folder of a detector's checkpoint."""
-        return self.out / CHECKPOINTS_NAME / name
+    def save(self, fitted: FittedDetector) -> None:
+        """Write a checkpoint on the first rank."""
+        if self.ranks.is_first:
+            save_detector(fitted, self.out / CHECKPOINTS_NAME / fitted.spec.name)
 
     def state_folder(self, name: str) -> Path:
         """Return the folder of the state of a detector's fit."""
@@ -110,12 +107,8 @@ class FitContext(Session):
     def saver(self, name: str, shape: DetectorShape) -> StateSaver:
         """Return the saver of a detector's fit."""
         setting = fit_setting(name, self.source.config, self.ranks, self.index)
-        return StateSaver(
-            folder=self.state_folder(name),
-            setting={**setting, "shape": asdict(shape)},
-            resume=self.resume,
-            stop=self.stop,
-        )
+        setting["shape"] = asdict(shape)
+        return StateSaver(self.state_folder(name), setting, self.resume, self.stop)
 
     def _moments(
         self,
@@ -163,11 +156,7 @@ def fit_setting(
 
 
 def run_detector(spec: DetectorSpec, context: FitContext) -> Outcome:
-    """Fit one detector on train and val, save it, and score val and test.
-
-    Raises:
-        DetectorError: It cannot be fitted on this data; raised on all ranks.
-    """
+    """Fit one detector on train and val, save it, and score val and test; see `fit_detector`."""
     fitted, fit_result = fit_detector(spec, context)
     fitted = dataclasses.replace(fitted, traces=StoredTraces.of(context.index))
     val = context.examples["val"]
@@ -179,10 +168,9 @@ def run_detector(spec: DetectorSpec, context: FitContext) -> Outcome:
     threshold = metrics.best_threshold(val.known_labels, known)
     temperature = None
     if fitted.calibrated:
-        temperature = fit_temperature(metrics.logits_of(known), val.known_labels)
+        temperature = metrics.fit_temperature(metrics.logits_of(known), val.known_labels)
     fitted = dataclasses.replace(fitted, threshold=threshold, temperature=temperature)
-    if context.ranks.is_first:
-        save_detector(fitted, context.checkpoint_folder(spec.name))
+    context.save(fitted)
     test_scores = _scores(fitted, context, "test")
     return Outcome(fitted, val_scores, test_scores, fit_result, chosen=fitted.chosen)
 
@@ -208,11 +196,7 @@ def _fit_probe(spec: DetectorSpec, context: FitContext) -> FittedDetector:
     with seeded(source.config.seed, spec.name):
         fitted = context.ranks.guarded(
             lambda gather: fit_probe(
-                spec,
-                source.batches,
-                config=source.config,
-                gather=gather,
-                progress=context.progress,
+                spec, source.batches, source.config, gather=gather, progress=context.progress
             )
         )
     assert fitted.module is not None
@@ -262,8 +246,8 @@ def _train(fitted: FittedDetector, shape: DetectorShape, context: FitContext) ->
 
     def on_epoch(record: EpochRecord) -> None:
         context.log.write(spec.name, record)
-        if record.best and context.ranks.is_first:
-            save_detector(fitted, context.checkpoint_folder(spec.name))
+        if record.best:
+            context.save(fitted)
 
     counts = context.examples["train"].counts()
     with (
@@ -287,7 +271,7 @@ def _train(fitted: FittedDetector, shape: DetectorShape, context: FitContext) ->
             ranks=context.ranks,
             saver=context.saver(spec.name, shape),
             on_epoch=on_epoch,
-            on_resume=lambda records: context.log.write_all(spec.name, records),
+            on_resume=partial(context.log.write, spec.name),
             what=f"training {spec.name}",
             progress=context.progress,
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -95,11 +94,6 @@ class MetricsLog:
             for name in ("loss", "val_auroc", "learning_rate", "samples_per_second"):
                 writer.add_scalar(name, getattr(record, name), record.epoch)
             writer.flush()
-
-    def write_all(self, detector: str, records: Iterable[EpochRecord]) -> None:
-        """Write the records of the epochs before a resume."""
-        for record in records:
-            self.write(detector, record)
 
     def __enter__(self) -> MetricsLog:
         """Return the log."""

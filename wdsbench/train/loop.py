@@ -40,12 +40,10 @@ from wdsbench.train.step import Inputs, Signals, Stepper
 
 @dataclass(frozen=True)
 class FitData:
-    """The data of a fit.
+    """The data of a fit; both loaders are iterated once per epoch.
 
     Attributes:
         inputs: Returns the detector's arguments for a batch.
-        train: Training loader, iterated once per epoch.
-        val: Validation loader, iterated once per epoch.
         val_examples: Labels of the validation samples of all ranks.
         positive_weight: Loss weight of hallucinated samples; None: 1.
     """
@@ -66,7 +64,7 @@ def fit(
     ranks: Ranks = ALONE,
     saver: StateSaver = NO_SAVER,
     on_epoch: Callable[[EpochRecord], None] | None = None,
-    on_resume: Callable[[list[EpochRecord]], None] | None = None,
+    on_resume: Callable[[EpochRecord], None] | None = None,
     what: str = "training",
     progress: Progress = no_progress,
 ) -> FitResult:
@@ -74,8 +72,8 @@ def fit(
 
     The caller seeds torch (see `seeded`) before building the detector, so that one seed determines
     weights and dropout. The detector is the same on all ranks; afterwards it is on ``device`` in
-    evaluation mode. ``on_resume`` is called once with the records of earlier epochs; ``what`` is
-    the name of the progress bar.
+    evaluation mode. ``on_resume`` is called with each record of an earlier part of the fit;
+    ``what`` is the name of the progress bar.
 
     Raises:
         DetectorError: No labelled sample, only one class in validation, or a loss that is not
@@ -85,8 +83,8 @@ def fit(
     """
     with torch_threads(detector, config.torch_threads):
         work = _Fit(detector, data, config, device, ranks, saver)
-        if on_resume is not None and work.progress.records:
-            on_resume(work.progress.records)
+        for record in work.progress.records if on_resume is not None else ():
+            on_resume(record)
         left = range(work.progress.epoch, config.epochs)
         with saver.stop.deferring():
             for epoch in progress(left, len(left), what):

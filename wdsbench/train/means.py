@@ -12,7 +12,6 @@ from __future__ import annotations
 import csv
 import dataclasses
 import statistics
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 
 from wdsbench.errors import DetectorError
 from wdsbench.files import write_json
-from wdsbench.train.bootstrap import Comparison, compare
+from wdsbench.train.bootstrap import compare
 from wdsbench.train.config import TrainConfig
 from wdsbench.train.measure import BASELINE, difference
 from wdsbench.train.output import REPORT_NAME, ROC_NAME, SCORES_NAME
@@ -55,29 +54,15 @@ AVERAGED = (
 )
 
 
-@dataclass(frozen=True)
-class _ScoreTable:
-    """The content of a ``scores.csv``, in its order.
-
-    Attributes:
-        labels: By member key; None if unknown.
-        scores: By detector and member key.
-    """
-
-    labels: dict[str, float | None]
-    scores: dict[str, dict[str, float]]
-
-
 def seed_folder(out: str | Path, seed: int) -> Path:
     """Return the folder of one seed's run."""
     return Path(out) / f"seed-{seed:04d}"
 
 
 def write_means(runs: dict[int, Results], folder: Path, config: TrainConfig) -> Results:
-    """Write means, report and plot of ``runs`` (by seed) into ``folder``; return the means.
+    """Write means, report and plot of ``runs`` (by seed) into ``folder`` and return the means.
 
-    Raises:
-        DetectorError: The runs were measured on different test samples.
+    DetectorError is raised if the runs were measured on different test samples.
     """
     first = next(iter(runs.values()))
     asked = list(dict.fromkeys(name for run in runs.values() for name in _names(run)))
@@ -94,7 +79,14 @@ def write_means(runs: dict[int, Results], folder: Path, config: TrainConfig) -> 
     best = max(means, key=lambda name: means[name].val_auroc, default=None)
     results = Results(
         detectors={
-            name: _with_intervals(result, name, comparison, best) for name, result in means.items()
+            name: dataclasses.replace(
+                result,
+                auroc_interval=comparison.auroc[name].bounds,
+                auprc_interval=comparison.auprc[name].bounds,
+                difference_to_logprob_mean=difference(comparison, name, BASELINE),
+                difference_to_best=difference(comparison, name, best),
+            )
+            for name, result in means.items()
         },
         not_available={name: _failures(name, runs, folder) for name in asked if name not in whole},
         dataset=first.dataset,
@@ -179,18 +171,6 @@ def _chosen(found: list[DetectorResult]) -> dict[str, int | str]:
     return chosen
 
 
-def _with_intervals(
-    result: DetectorResult, name: str, comparison: Comparison, best: str | None
-) -> DetectorResult:
-    return dataclasses.replace(
-        result,
-        auroc_interval=comparison.auroc[name].bounds,
-        auprc_interval=comparison.auprc[name].bounds,
-        difference_to_logprob_mean=difference(comparison, name, BASELINE),
-        difference_to_best=difference(comparison, name, best),
-    )
-
-
 def _joined_scores(
     runs: dict[int, Results], folder: Path, names: list[str]
 ) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
@@ -198,9 +178,9 @@ def _joined_scores(
     if not names:
         return np.empty(0), {}
     tables = [_read_scores(seed_folder(folder, seed) / SCORES_NAME, names) for seed in runs]
-    labels = tables[0].labels
-    for seed, table in zip(runs, tables, strict=True):
-        if table.labels != labels:
+    labels, _ = tables[0]
+    for seed, (others, _) in zip(runs, tables, strict=True):
+        if others != labels:
             raise DetectorError(
                 f"seeds {next(iter(runs))} and {seed} were measured on different test samples or "
                 "labels; the data set has changed in between: train again"
@@ -212,21 +192,22 @@ def _joined_scores(
             f"{SCORES_NAME} has {len(known)} labelled samples, {RESULTS_NAME} "
             f"{measured.n_pos + measured.n_neg}: train again"
         )
-    scores = {
-        name: np.array([[table.scores[name][key] for key in known] for table in tables])
+    joined = {
+        name: np.array([[scores[name][key] for key in known] for _, scores in tables])
         for name in names
     }
-    return np.array([labels[key] for key in known], dtype=np.float64), scores
+    return np.array([labels[key] for key in known], dtype=np.float64), joined
 
 
-def _read_scores(path: Path, names: list[str]) -> _ScoreTable:
+def _read_scores(
+    path: Path, names: list[str]
+) -> tuple[dict[str, float | None], dict[str, dict[str, float]]]:
+    """Return the labels by member key (None: unknown), and the scores by detector and key."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
-        return _ScoreTable(
-            labels={row["key"]: float(row["label"]) if row["label"] else None for row in rows},
-            scores={name: {row["key"]: float(row[name]) for row in rows} for name in names},
-        )
+        labels = {row["key"]: float(row["label"]) if row["label"] else None for row in rows}
+        return labels, {name: {row["key"]: float(row[name]) for row in rows} for name in names}
     except OSError as error:
         raise DetectorError(f"no scores at {path}: {error.strerror}; train again") from error
     except (ValueError, KeyError, TypeError) as error:

@@ -17,7 +17,6 @@ from wdsbench.train.fitted import FittedDetector
 from wdsbench.train.log import FitResult
 from wdsbench.train.plots import ReliabilityCurve
 from wdsbench.train.results import DetectorResult, Difference
-from wdsbench.train.temperature import fit_temperature, scaled
 
 BASELINE = "logprob_mean"
 
@@ -27,7 +26,6 @@ class Outcome:
     """One detector's fit and its scores.
 
     Attributes:
-        fitted: The detector.
         val_scores: float64 ``[n]`` of all validation samples, labelled or not.
         test_scores: The same of the test samples.
         fit: Records of the training; None if nothing was trained.
@@ -44,10 +42,8 @@ class Outcome:
 def measure(
     outcomes: dict[str, Outcome], examples: dict[str, Examples], config: TrainConfig
 ) -> dict[str, DetectorResult]:
-    """Return the figures of every detector on the labelled test samples.
-
-    Raises:
-        DetectorError: Validation or test has one class only.
+    """Return the figures of every detector on the labelled test samples; raise DetectorError if
+    validation or test has one class only.
     """
     val, test = examples["val"], examples["test"]
     labels, counts = test.known_labels, test.counts()
@@ -105,9 +101,9 @@ def _calibration(outcome: Outcome, examples: dict[str, Examples]) -> dict[str, A
     temperature = outcome.fitted.temperature
     if temperature is None:
         logits = metrics.logits_of(outcome.val_scores[val.known])
-        temperature = fit_temperature(logits, val.known_labels)
+        temperature = metrics.fit_temperature(logits, val.known_labels)
     labels, before = test.known_labels, outcome.test_scores[test.known]
-    after = scaled(before, temperature)
+    after = metrics.scaled(before, temperature)
     return {
         "temperature": temperature,
         "ece": metrics.calibration_error(labels, before),
@@ -128,7 +124,7 @@ def reliability_curves(
         if result.temperature is None or result.ece is None or result.ece_scaled is None:
             continue
         before = outcome.test_scores[test.known]
-        after = scaled(before, result.temperature)
+        after = metrics.scaled(before, result.temperature)
         curves.append(
             ReliabilityCurve(
                 name=name,

@@ -101,7 +101,7 @@ def predict(
     Args:
         checkpoint: Folder or card of a detector, or folder of a run with one detector.
         shards: Folder of the data set.
-        options: Split, device, batch size and reading; None: the defaults. ``out`` is not used.
+        options: None: the defaults; ``out`` is not used.
         progress: Draws a bar over batches.
         open_loader: Constructor of the loader.
 
@@ -133,10 +133,8 @@ def predict(
 
 
 def find_checkpoint(path: str | Path) -> Path:
-    """Return the detector at ``path``: ``path`` itself, or the only detector of the run in it.
-
-    Raises:
-        DetectorError: There are several. (`load_detector` raises if there is none.)
+    """Return ``path``, or the only detector of the run in it; raise DetectorError if there are
+    several (`load_detector` raises if there is none).
     """
     given = Path(path)
     if not given.is_dir() or (given / CARD_NAME).exists():

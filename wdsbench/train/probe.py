@@ -47,7 +47,6 @@ class Labelled:
         place: Row of each key; rows are sorted by key.
         labels: float32 ``[n]``.
         longest_answer: Tokens of the longest answer; None if a prompt length is unknown.
-        index: Index of the data set.
     """
 
     place: dict[str, int]
@@ -83,8 +82,8 @@ class ProbeFit:
 def fit_probe(
     spec: DetectorSpec,
     open_split: OpenSplit,
-    *,
     config: TrainConfig,
+    *,
     gather: Gather = ALONE.gather,
     progress: Progress = no_progress,
     memory_bytes: int = MEMORY_BYTES,

@@ -28,12 +28,7 @@ Gather = Callable[[Any], list[Any]]
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among those that train together.
-
-    Attributes:
-        rank: Number in ``range(count)``.
-        count: Number of processes.
-    """
+    """This process, number ``rank`` of the ``count`` that train together."""
 
     rank: int = 0
     count: int = 1
@@ -46,8 +41,7 @@ class Ranks:
     def gather(self, value: T) -> list[T]:
         """Return every rank's picklable ``value``, in the order of ranks.
 
-        Raises:
-            RankError: A rank failed.
+        As all methods, it raises RankError if a rank has ended or does not answer.
         """
         if self.count == 1:
             return [value]
@@ -57,11 +51,7 @@ class Ranks:
         return found
 
     def add(self, tensor: Tensor) -> None:
-        """Replace ``tensor`` by its sum over ranks.
-
-        Raises:
-            RankError: A rank failed.
-        """
+        """Replace ``tensor`` by its sum over ranks."""
         if self.count > 1:
             with _lost(self):
                 dist.all_reduce(tensor)
@@ -71,7 +61,6 @@ class Ranks:
 
         Raises:
             DetectorError: ``work`` raised one on some rank; all ranks raise it.
-            RankError: A rank failed.
         """
         if self.count == 1:
             return work(self.gather)
@@ -94,12 +83,7 @@ class Ranks:
         return done
 
     def together(self, work: Callable[[], T]) -> list[T]:
-        """Return the results of ``work()`` of every rank.
-
-        Raises:
-            DetectorError: It raised one on some rank; all ranks raise it.
-            RankError: A rank failed.
-        """
+        """Return the results of ``work()`` of every rank; errors are those of `guarded`."""
         return self.guarded(lambda gather: gather(work()))
 
 
@@ -114,11 +98,8 @@ ALONE = Ranks()
 def open_ranks(device: str, timeout_seconds: float) -> Iterator[Ranks]:
     """Join the ranks that the environment names; leave them at the end of the block.
 
-    An existing process group is used as it is. A new one uses NCCL for GPUs, otherwise Gloo.
-
-    Args:
-        device: Device of this rank.
-        timeout_seconds: Seconds after which a waiting rank gives up.
+    An existing process group is used as it is. A new one uses NCCL for GPUs, otherwise Gloo; a
+    waiting rank gives up after ``timeout_seconds``.
 
     Raises:
         RankError: The ranks could not connect.

@@ -6,13 +6,13 @@ detectors without figures.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from wdsbench.files import write_whole
+from wdsbench.train.metrics import HIGHEST, LOWEST
 from wdsbench.train.results import DetectorResult, Difference, Results
-from wdsbench.train.temperature import HIGHEST, LOWEST
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _UNBOUNDED = 10_000
 
 # Columns by heading: the cell of a detector.
-_Columns = Mapping[str, Callable[[str, DetectorResult], str]]
+_Columns = dict[str, Callable[[str, DetectorResult], str]]
 
 _NAME: _Columns = {"detector": lambda name, _: name}
 _AREA: _Columns = {"AUROC": lambda _, r: _with_interval(r.auroc, r.auroc_interval)}
@@ -90,16 +90,7 @@ def print_results(results: Results, console: Console) -> None:
         {**_NAME, **_DIFFERENCES},
         {**_NAME, **_DECISIONS, **calibration, **_COUNTS},
     ]
-    wide: _Columns = {
-        **_NAME,
-        **_AREA,
-        **seeds,
-        **_PRECISION,
-        **_DECISIONS,
-        **calibration,
-        **_DIFFERENCES,
-        **_COUNTS,
-    }
+    wide = _NAME | _AREA | seeds | _PRECISION | _DECISIONS | calibration | _DIFFERENCES | _COUNTS
     console.print("Detectors on the test split", style="bold")
     table = results_table(results, wide)
     unbounded = console.options.update(max_width=_UNBOUNDED)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -186,17 +186,10 @@ def load_results(path: str | Path) -> Results:
 
 
 def _result_json(result: DetectorResult) -> dict[str, Any]:
-    value = dict(vars(result))
-    for name in _INTERVALS:
-        value[name] = None if value[name] is None else list(value[name])
-    for name in _DIFFERENCES:
-        difference: Difference | None = value.pop(name)
-        if difference is not None:
-            value[name] = {**vars(difference), "interval": list(difference.interval)}
-    seeds: SeedSpread | None = value.pop("seeds")
-    if seeds is not None:
-        figures = {name: dict(vars(spread)) for name, spread in seeds.figures.items()}
-        value["seeds"] = {"n": seeds.n, **figures}
+    absent = [name for name in (*_DIFFERENCES, "seeds") if getattr(result, name) is None]
+    value = {name: part for name, part in asdict(result).items() if name not in absent}
+    if "seeds" in value:
+        value["seeds"] = {"n": value["seeds"]["n"], **value["seeds"]["figures"]}
     return value
 
 

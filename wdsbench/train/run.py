@@ -38,12 +38,8 @@ from wdsbench.train.stop import StopRequest
 
 @dataclass(frozen=True)
 class Searched:
-    """Settings of one detector that were found by a search.
-
-    Attributes:
-        settings: Fields of `TrainConfig` and their values.
-        trials: Number of settings tried.
-        val_auroc: Validation AUROC of these settings.
+    """Settings (fields of `TrainConfig`) of one detector that were found by a search with
+    ``trials`` trials, and their validation AUROC.
     """
 
     settings: Mapping[str, Any]
@@ -62,12 +58,8 @@ def open_session(
 ) -> Iterator[Session]:
     """Join the ranks, handle signals and set determinism until the end of the block.
 
-    ``deferred``: signals wait until they are polled (see `StopRequest`).
-
-    Raises:
-        ValueError: The device does not exist.
-        StoppedError: A signal ended the block.
-        RankError: Another rank failed.
+    ``deferred``: signals wait until they are polled (see `StopRequest`); otherwise they raise
+    StoppedError.
     """
     device = rank_device(config.device)
     stop = StopRequest(deferred=deferred)
@@ -186,14 +178,7 @@ class _TrainRun:
         not_available: dict[str, str] = {}
         folder = self.out if ranks.is_first else None
         with MetricsLog(folder, tensorboard=source.config.tensorboard) as log:
-            context = FitContext(
-                **vars(self.session),
-                examples=examples,
-                index=index,
-                out=self.out,
-                log=log,
-                resume=self.resume,
-            )
+            context = FitContext(*self.session.parts, examples, index, self.out, log, self.resume)
             for spec in self.specs:
                 try:
                     own = context.with_config(self._config(spec))
@@ -208,10 +193,8 @@ class _TrainRun:
         return outcomes, not_available
 
     def _require_states(self, index: DatasetIndex) -> None:
-        """Check that all ranks can continue from the saved states.
-
-        Raises:
-            DetectorError: A state is damaged, has other settings, or differs between ranks.
+        """Raise DetectorError if a saved state is damaged, has other settings, or differs between
+        ranks.
         """
         found = self.session.ranks.together(partial(self._states, index))
         if any(other != found[0] for other in found):

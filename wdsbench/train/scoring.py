@@ -59,11 +59,7 @@ def score_batches(
 
 
 def unique_scores(keys: Iterable[str], values: Iterable[float]) -> dict[str, float]:
-    """Return scores by key.
-
-    Raises:
-        DetectorError: A key occurs twice.
-    """
+    """Return scores by key; raise DetectorError if a key occurs twice."""
     pairs = list(zip(keys, values, strict=True))
     scores = dict(pairs)
     if len(scores) != len(pairs):
@@ -72,11 +68,7 @@ def unique_scores(keys: Iterable[str], values: Iterable[float]) -> dict[str, flo
 
 
 def merged(parts: Iterable[dict[str, float]]) -> dict[str, float]:
-    """Return the scores of all ranks.
-
-    Raises:
-        DetectorError: Two ranks have the same sample.
-    """
+    """Return the scores of all ranks; raise DetectorError if two have the same sample."""
     pairs = [pair for part in parts for pair in part.items()]
     return unique_scores((key for key, _ in pairs), (value for _, value in pairs))
 
@@ -96,9 +88,8 @@ def seeded(seed: int, name: str, device: str = "cpu") -> Iterator[None]:
 
 @contextlib.contextmanager
 def torch_threads(detector: nn.Module, threads: int | None = None) -> Iterator[None]:
-    """Set the number of torch threads in the block.
-
-    ``threads`` if given; otherwise one for a small detector and no change for a large one.
+    """Use ``threads`` torch threads in the block; None: one for a small detector, no change for a
+    large one.
     """
     before = torch.get_num_threads()
     weights = sum(weight.numel() for weight in detector.parameters())

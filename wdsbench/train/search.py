@@ -5,11 +5,8 @@
 
 A trial is a complete fit, with early stopping and the seed of the run; its figure is the validation
 AUROC of its best epoch. Trial 0 has the given settings, so the result is never worse on validation.
-The others are suggested by TPE (optuna), the first ten at random. The test split is not opened.
-
-Trial n depends only on the seed, n and the earlier trials: a new sampler is created for every trial
-and given the earlier ones. A resumed search therefore runs the same trials. With several ranks the
-first one runs the sampler and sends its settings to the others.
+The others are suggested by the first rank (see `wdsbench.train.trials`) and depend only on the seed
+and the earlier trials, so a resumed search runs the same ones. The test split is not opened.
 
 The best of many validation figures is biased upwards, so the detector is trained again with the
 settings found and measured on the test split.
@@ -51,13 +48,15 @@ from wdsbench.train.results import Results
 from wdsbench.train.run import Searched, open_session, train
 from wdsbench.train.source import OpenLoader, require_members
 from wdsbench.train.state import remove_state, require_same
-from wdsbench.train.suggest import sampler_seed, search_space, suggest
 from wdsbench.train.trials import (
     SEARCH_NAME,
     SEARCHES_NAME,
     SearchResult,
     Trial,
     read_search,
+    sampler_seed,
+    search_space,
+    suggest,
     write_search,
 )
 
@@ -159,13 +158,11 @@ def search(
     Under ``torchrun`` every rank calls this; all return the same result, the first rank writes.
 
     Args:
-        shards: Path of the data set; its test split is not opened.
+        shards: Path of the data set.
         detector: Name of a detector that is trained by gradient descent.
         out: Folder of ``search.json``, created if missing; an earlier search in it is replaced.
         config: Settings of trial 0, and those of all trials that are not searched.
         trials: Number of trials, including trial 0.
-        progress: Draws bars.
-        open_loader: Constructor of the loader.
         resume: Continue an earlier search in ``out``, or add trials to a finished one; start one
             if there is none.
         before_trials: Called on the first rank before its first new trial.
@@ -200,14 +197,7 @@ class _SearchRun:
         trials, *_ = ranks.together(lambda: self._earlier_trials(setting))
         assert trials is not None
         with MetricsLog(None) as log:
-            context = FitContext(
-                **vars(session),
-                examples=examples,
-                index=index,
-                out=self.out,
-                log=log,
-                resume=self.resume,
-            )
+            context = FitContext(*session.parts, examples, index, self.out, log, self.resume)
             try:
                 space = self._space(index) if len(trials) < wanted else {}
             except DetectorError as error:
@@ -227,11 +217,7 @@ class _SearchRun:
         return SearchResult(self.spec.name, trials)
 
     def _earlier_trials(self, setting: dict[str, Any]) -> list[Trial] | None:
-        """Return the trials to continue from and remove the files of others; first rank only.
-
-        Raises:
-            DetectorError: They had other settings, or cannot be read.
-        """
+        """Return the trials to continue from and remove the files of others; first rank only."""
         if not self.session.ranks.is_first:
             return None
         earlier = read_search(self.out / SEARCH_NAME) if self.resume else None
@@ -250,10 +236,8 @@ class _SearchRun:
         return trials
 
     def _space(self, index: DatasetIndex) -> dict[str, BaseDistribution]:
-        """Return the search space of the settings that this detector uses.
-
-        Raises:
-            DetectorError: It cannot be built for this data, or the data lack a member it reads.
+        """Return the search space of the settings that this detector uses; raise DetectorError if
+        it cannot be trained on this data.
         """
         require_members(index, self.spec.needs)
         for split in ("train", "val"):

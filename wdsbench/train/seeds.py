@@ -42,16 +42,8 @@ def train_seeds(
     means and spreads of their figures.
 
     Under ``torchrun`` every rank calls this; all return the same results, the first rank writes.
-
-    Args:
-        shards: Path of the data set.
-        detectors: Names of the registry.
-        out: Folder, created if missing; the means of an earlier call are replaced, runs of other
-            seeds are kept.
-        config: Settings; ``config.seed`` is the first seed, and that of the resamples.
-        seeds: Number of seeds.
-        train: Function of one run.
-        progress: Draws bars.
+    The means of an earlier call in ``out`` are replaced, runs of other seeds are kept.
+    ``config.seed`` is also the seed of the resamples; ``train`` is the function of one run.
 
     Raises:
         ValueError: ``seeds`` is less than 1, the last seed is too large, or as ``train`` raises.

@@ -25,7 +25,6 @@ class TokenScores:
     """Scores of one trace along its tokens.
 
     Attributes:
-        detector: Name of the detector.
         positions: int64 ``[n]``: the tokens.
         scores: float64 ``[n]``: probabilities of being hallucinated, as ``wdsbench predict`` writes
             them under ``score``.

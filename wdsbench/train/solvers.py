@@ -10,7 +10,6 @@ import copy
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -50,12 +49,7 @@ SCREEN_TURNS, SCREEN_SAMPLES = 6, 4096
 class Rows:
     """Standardised inputs of a candidate, samples in the order of their keys.
 
-    Attributes:
-        train: float32 ``[n, F]``.
-        train_labels: float32 ``[n]``.
-        val: float32 ``[m, F]``.
-        val_labels: float32 ``[m]``.
-        name: Name of the candidate, which seeds its random numbers.
+    Inputs are float32 ``[n, F]``, labels float32 ``[n]``; ``name`` seeds the random numbers.
     """
 
     train: NDArray[np.float32]
@@ -63,18 +57,6 @@ class Rows:
     val: NDArray[np.float32]
     val_labels: NDArray[np.float32]
     name: str
-
-
-class Solver(Protocol):
-    """Fits the weights of a module, except its scale."""
-
-    def screen(self, rows: Rows) -> float:
-        """Return the validation AUROC of a cheap fit."""
-        ...
-
-    def fit(self, rows: Rows, module: nn.Module) -> float:
-        """Load the best weights into ``module`` and return their validation AUROC."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -96,7 +78,9 @@ class LogisticSolver:
         return self._solve(rows, SCREEN_PENALTY)[0]
 
     def fit(self, rows: Rows, module: nn.Module) -> float:
-        """Choose the penalty on validation; the strongest among equals."""
+        """Load the weights with the best validation AUROC into ``module``, except its scale, and
+        return that AUROC; among equal penalties the strongest is chosen.
+        """
         best = -1.0
         for penalty in self.penalties:
             reached, weight, bias = self._solve(rows, penalty)
@@ -137,7 +121,7 @@ class MLPSolver:
         return self._descend(some, probe, SCREEN_WEIGHT_DECAY, SCREEN_TURNS)
 
     def fit(self, rows: Rows, module: nn.Module) -> float:
-        """Choose the weight decay and the turn on validation."""
+        """Do the same over weight decays and turns."""
         assert isinstance(module, MLPProbe)
         best, best_weights = -1.0, module.units.state_dict()
         for decay in WEIGHT_DECAYS:
@@ -180,6 +164,9 @@ class MLPSolver:
                     break
         probe.units.load_state_dict(best_weights)
         return best
+
+
+Solver = LogisticSolver | MLPSolver
 
 
 def _draws(count: int) -> Iterator[Tensor]:

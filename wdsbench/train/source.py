@@ -18,12 +18,7 @@ from wdsbench.train.config import TrainConfig
 
 
 class Loader(Protocol):
-    """Batches of one split; `wdsbench.TraceLoader` is one.
-
-    Attributes:
-        index: Index of the data set.
-        stats: Statistics of the latest epoch.
-    """
+    """Batches of one split; `wdsbench.TraceLoader` is one. ``stats`` are of the latest epoch."""
 
     @property
     def index(self) -> DatasetIndex: ...
@@ -43,14 +38,7 @@ OpenLoader = Callable[..., Loader]
 
 @dataclass(frozen=True)
 class Source:
-    """A data set and the settings its batches are read with.
-
-    Attributes:
-        shards: Path of the data set.
-        config: Settings of the run: batch size, workers, seed, layers, ...
-        device: Device of the batches (``"cpu"`` or a CUDA device).
-        open_loader: Constructor of the loader.
-    """
+    """A data set, and the settings and the device its batches are read with."""
 
     shards: str | Path
     config: TrainConfig
@@ -68,14 +56,10 @@ class Source:
     ) -> Iterator[Loader]:
         """Open a loader of ``split`` and close it at the end of the block.
 
-        Args:
-            split: The split.
-            needs: Fields, tokens and layout.
-            layers: Indices of stored layers; None: those of the settings.
-            shuffled: Read in shuffled order.
+        ``layers``: indices of stored layers; None: those of the settings.
 
         Raises:
-            DetectorError: The data set cannot give what ``needs`` asks for.
+            DetectorError: The data set does not have what ``needs`` asks for.
         """
         config = self.config
         layers = config.layers if layers is None else layers
@@ -103,11 +87,7 @@ class Source:
 
 
 def require_members(index: DatasetIndex, needs: LoaderNeeds) -> None:
-    """Check that every trace has the member kinds that a detector reads.
-
-    Raises:
-        DetectorError: A member is missing; the message has the remedy.
-    """
+    """Raise DetectorError, with the remedy, if a trace lacks a member kind of ``needs``."""
     kinds = [KINDS[name] for name in needs.kinds]
     missing = [kind for kind in kinds if not index.has_member(kind.main)]
     if missing:

@@ -74,7 +74,6 @@ class FitState:
     """Everything the rest of a fit depends on.
 
     Attributes:
-        progress: Progress of the fit.
         weights: The detector's ``state_dict``.
         best_weights: Weights of the best epoch; empty before the end of the first.
         moments: Tensors of the optimiser, by ``"<parameter>.<name>"``.
@@ -103,7 +102,6 @@ class StateSaver:
         folder: Folder of the state; None: nothing is saved.
         setting: Settings that must not change on resume.
         resume: True to load a saved state.
-        stop: The stop request of the run.
     """
 
     folder: Path | None = None
@@ -112,10 +110,8 @@ class StateSaver:
     stop: StopRequest = field(default_factory=StopRequest)
 
     def load(self) -> FitState | None:
-        """Return the saved state; None if there is none or the fit does not resume.
-
-        Raises:
-            DetectorError: The state is damaged, or its settings differ.
+        """Return the saved state, None if there is none or the fit does not resume; raise
+        DetectorError if it is damaged or its settings differ.
         """
         if self.folder is None or not self.resume:
             return None
@@ -155,11 +151,7 @@ def save_state(state: FitState, folder: Path) -> None:
 
 
 def load_state(folder: Path) -> FitState | None:
-    """Return the state in ``folder``; None if there is none.
-
-    Raises:
-        DetectorError: It is damaged.
-    """
+    """Return the state in ``folder``, None if there is none; DetectorError if it is damaged."""
     path = folder / STATE_NAME
     value = _read_json(path)
     if value is None:
@@ -185,12 +177,7 @@ def load_state(folder: Path) -> FitState | None:
 
 
 def saved_setting(folder: Path) -> dict[str, Any] | None:
-    """Return the settings of the state in ``folder`` without reading tensors; None if there is no
-    state.
-
-    Raises:
-        DetectorError: It is damaged.
-    """
+    """Return the settings of the state in ``folder``, as `load_state`, without reading tensors."""
     value = _read_json(folder / STATE_NAME)
     return None if value is None else dict(value["setting"])
 
@@ -225,11 +212,7 @@ def remove_state(folder: Path) -> None:
 def require_same(
     then: Mapping[str, Any], now: Mapping[str, Any], folder: Path, what: str = "training"
 ) -> None:
-    """Check that settings have not changed since ``what`` started.
-
-    Raises:
-        DetectorError: A setting differs.
-    """
+    """Raise DetectorError if a setting has changed since ``what`` started."""
     for name in sorted({*then, *now}):
         if then.get(name) != now.get(name):
             raise DetectorError(

@@ -47,12 +47,12 @@ class Signals:
 
 @dataclass(frozen=True)
 class StepResult:
-    """The result of a step.
+    """The result of a step over all ranks.
 
     Attributes:
-        loss: float64 scalar: sum over the labelled samples of all ranks.
-        labelled: Number of labelled samples of all ranks.
-        unlabelled: Number of samples of all ranks without a label.
+        loss: float64 scalar: sum over the labelled samples.
+        labelled: Number of labelled samples.
+        unlabelled: Number of samples without a label.
         signals: Requests of any rank.
     """
 
@@ -63,11 +63,7 @@ class StepResult:
 
 
 class Stepper:
-    """Runs steps of AdamW.
-
-    Attributes:
-        optimizer: The optimiser; its state is part of a saved fit.
-    """
+    """Runs steps of AdamW; the state of ``optimizer`` is part of a saved fit."""
 
     def __init__(
         self,
@@ -83,11 +79,6 @@ class Stepper:
         """Prepare to train ``detector``, which is on ``device``.
 
         Args:
-            detector: The module to train.
-            inputs: Returns its arguments for a batch.
-            config: Settings.
-            device: Its device.
-            ranks: The ranks that train together.
             positive_weight: Loss weight of hallucinated samples; None: 1.
             total_steps: Length of the schedule, required for ``cosine``.
         """
@@ -147,9 +138,7 @@ class Stepper:
     def _own_loss(self, batch: Batch, known: Tensor, count: int) -> Tensor:
         """Return the summed loss of this rank's labelled samples.
 
-        Raises:
-            DetectorError: The batch cannot be used.
-            RankError: The same with several ranks, as the others wait for gradients.
+        With several ranks a DetectorError becomes a RankError, as the others wait for gradients.
         """
         try:
             return self._summed_loss(batch, known, count)
@@ -181,16 +170,9 @@ class Stepper:
     ) -> StepResult:
         """Sum gradients, loss, counts and signals over all ranks."""
         weights = [w for w in self._detector.parameters() if w.requires_grad]
-        tail = torch.tensor(
-            [
-                0.0 if loss is None else float(loss.detach()),
-                count,
-                unlabelled,
-                signals.save,
-                signals.stop,
-            ],
-            dtype=torch.float32,
-        )
+        own_loss = 0.0 if loss is None else float(loss.detach())
+        values = (own_loss, count, unlabelled, signals.save, signals.stop)
+        tail = torch.tensor(values, dtype=torch.float32)
         parts = [torch.zeros_like(w) if w.grad is None else w.grad for w in weights]
         message = torch.cat([*(part.reshape(-1).float() for part in parts), tail.to(self._device)])
         self._ranks.add(message)

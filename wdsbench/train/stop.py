@@ -17,11 +17,9 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @dataclass
 class StopRequest:
-    """Records the first signal.
+    """Records the first signal in ``requested``.
 
-    Attributes:
-        requested: True after the first signal.
-        deferred: True if the block polls ``requested``; otherwise a signal ends it at once.
+    ``deferred``: True if the block polls ``requested``; otherwise a signal ends it at once.
     """
 
     requested: bool = False
@@ -29,10 +27,8 @@ class StopRequest:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Record the first signal in the block; a second one has its usual effect.
-
-        Raises:
-            StoppedError: A signal was not deferred, or Ctrl-C came twice.
+        """Record the first signal in the block; a second one has its usual effect. StoppedError is
+        raised if the signal was not deferred, or for a second Ctrl-C.
         """
         if threading.current_thread() is not threading.main_thread():
             yield  # only the main thread may set handlers
