@@ -5,6 +5,7 @@ Each error has its place as attributes as well as text: a handler reads ``error.
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,29 +16,26 @@ class WdsbenchError(Exception):
     """Base of all errors about data; the command line prints it on one line."""
 
 
+@dataclass(eq=False, repr=False)
 class TraceError(WdsbenchError):
     """A raw trace file or a trace in it cannot be used.
 
-    Args:
+    Attributes:
         detail: Found value, expected values, remedy.
         file: The raw file's path.
         position: Place of the trace in its file, from 0.
         question_id: The trace's question id where it is known.
     """
 
-    def __init__(
-        self,
-        detail: str,
-        *,
-        file: str | None = None,
-        position: int | None = None,
-        question_id: str | None = None,
-    ) -> None:
-        self.detail = detail
-        self.file = file
-        self.position = position
-        self.question_id = question_id
-        super().__init__(_place(file=file, trace=position, question=question_id) + detail)
+    detail: str
+    _: KW_ONLY
+    file: str | None = None
+    position: int | None = None
+    question_id: str | None = None
+
+    def __str__(self) -> str:
+        place = _place(file=self.file, trace=self.position, question=self.question_id)
+        return place + self.detail
 
     @classmethod
     def at(cls, trace: Trace, detail: str) -> TraceError:
@@ -45,29 +43,18 @@ class TraceError(WdsbenchError):
         return cls(detail, file=trace.file, position=trace.position, question_id=trace.question_id)
 
 
+@dataclass(eq=False, repr=False)
 class QuestionError(WdsbenchError):
-    """A questions file is malformed, or a question cannot be asked.
+    """A questions file is malformed, or a question cannot be asked; ``line`` counts from 1."""
 
-    Args:
-        detail: Found value, expected values, remedy.
-        file: The questions file.
-        line: Line in that file, from 1.
-        question_id: The question's id where it is known.
-    """
+    detail: str
+    _: KW_ONLY
+    file: str | None = None
+    line: int | None = None
+    question_id: str | None = None
 
-    def __init__(
-        self,
-        detail: str,
-        *,
-        file: str | None = None,
-        line: int | None = None,
-        question_id: str | None = None,
-    ) -> None:
-        self.detail = detail
-        self.file = file
-        self.line = line
-        self.question_id = question_id
-        super().__init__(_place(file=file, line=line, question=question_id) + detail)
+    def __str__(self) -> str:
+        return _place(file=self.file, line=self.line, question=self.question_id) + self.detail
 
 
 class ModelError(WdsbenchError):
@@ -82,29 +69,25 @@ class PackError(WdsbenchError):
     """A data set cannot be written (full disk, name clash, field that does not fit)."""
 
 
+@dataclass(eq=False, repr=False)
 class ShardError(WdsbenchError):
     """A shard or an index is damaged, truncated, or differs from the index.
 
-    Args:
+    Attributes:
         detail: Found value, expected values, remedy.
         shard: The shard's path.
         member: The member's name inside the shard.
         offset_bytes: Place in the file, in bytes from its start.
     """
 
-    def __init__(
-        self,
-        detail: str,
-        *,
-        shard: str | None = None,
-        member: str | None = None,
-        offset_bytes: int | None = None,
-    ) -> None:
-        self.detail = detail
-        self.shard = shard
-        self.member = member
-        self.offset_bytes = offset_bytes
-        super().__init__(_place(shard=shard, member=member, byte=offset_bytes) + detail)
+    detail: str
+    _: KW_ONLY
+    shard: str | None = None
+    member: str | None = None
+    offset_bytes: int | None = None
+
+    def __str__(self) -> str:
+        return _place(shard=self.shard, member=self.member, byte=self.offset_bytes) + self.detail
 
 
 class DecodeError(ShardError):

@@ -6,6 +6,7 @@ import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypedDict
 
 import numpy as np
 import torch
@@ -23,17 +24,14 @@ from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.shards.read.open import open_index
 from wdsbench.stream.files import open_shards
 
-VERIFY = ("header", "hash")
-WIDEN = ("host", "device")
+Layers = Sequence[int] | slice | int | None
+
 MAX_DEFAULT_THREADS = 8
 
 
 @dataclass(frozen=True)
 class OpenSplit:
-    """The order, layout and access (:meth:`DecodePlan.access`) of a split's batches.
-
-    ``batch_bytes`` are the bytes of (states, edges) of the largest batch.
-    """
+    """A split's batches: ``batch_bytes`` are the bytes of (states, edges) of the largest one."""
 
     order: BatchOrder
     layout: Layout
@@ -49,36 +47,55 @@ class OpenSplit:
         return None if self.access == "sparse" else _core.ReadAhead(files)
 
 
+class SampleOptions(TypedDict, total=False):
+    """Arguments of ``TraceLoader`` that ``TraceDataset`` has too, with the same defaults."""
+
+    fields: Sequence[str]
+    layers: Layers
+    tokens: Tokens
+    shuffle: int
+    seed: int
+    threads: int | None
+    verify: str
+
+
+@dataclass(frozen=True)
+class BatchOptions:
+    """Arguments of ``TraceLoader`` that concern whole batches."""
+
+    batch_size: int
+    drop_last: bool = False
+    widen: str = "host"
+    device: torch.device | None = None
+
+
 def open_split(
     path: str | Path | Sequence[str | Path],
     split: str | None,
     kind: type[Layout],
+    batches: BatchOptions,
     *,
-    fields: Sequence[str],
-    layers: Sequence[int] | slice | int | None,
-    tokens: Tokens,
-    batch_size: int,
-    shuffle: int,
-    seed: int,
-    threads: int | None,
-    verify: str,
-    drop_last: bool = False,
-    widen: str = "host",
-    device: torch.device | None = None,
+    fields: Sequence[str] = ("hidden",),
+    layers: Layers = None,
+    tokens: Tokens = "last_answer",
+    shuffle: int = 1000,
+    seed: int = 0,
+    threads: int | None = None,
+    verify: str = "header",
 ) -> OpenSplit:
     """Open a data set; arguments and errors are those of ``TraceLoader``."""
     index = open_index(path)
     order = BatchOrder(
         index,
         split,
-        at_least(batch_size, 1, "batch_size"),
-        drop_last,
+        at_least(batches.batch_size, 1, "batch_size"),
+        batches.drop_last,
         at_least(shuffle, 0, "shuffle"),
         operator.index(seed),
     )
     rows = order.rows()
     check_words(fields, field_names(), "fields")
-    check_words([verify], VERIFY, "verify")
+    check_words([verify], ("header", "hash"), "verify")
     if verify == "hash" and not index.has_hashes:
         raise ValueError("verify='hash': tar files without an index have no hashes; use 'header'")
     for name in fields:
@@ -94,17 +111,21 @@ def open_split(
         ranges=select_tokens(
             index, rows, tokens, None if kind.tokens is None else f"layout={kind.name!r}"
         ),
-        threads=default_threads() if threads is None else at_least(threads, 1, "threads"),
+        threads=(
+            min(usable_cores(), MAX_DEFAULT_THREADS)
+            if threads is None
+            else at_least(threads, 1, "threads")
+        ),
         verify_hash=verify == "hash",
-        raw=widens_on_device(widen, device, index),
+        raw=widens_on_device(batches, index),
     )
     layout = kind(plan)
     layout.check(rows)
-    sizes = layout.bytes(rows, batch_size) if layout.has_states and rows.size else (0, 0)
+    sizes = layout.bytes(rows, order.batch_size) if layout.has_states and rows.size else (0, 0)
     return OpenSplit(order, layout, plan.access(rows), sizes)
 
 
-def select_layers(layers: Sequence[int] | slice | int | None, num_layers: int) -> NDArray[np.int64]:
+def select_layers(layers: Layers, num_layers: int) -> NDArray[np.int64]:
     """Return the requested layers as int64 indices; negative ones count from the last."""
     every = np.arange(num_layers, dtype=np.int64)
     if layers is None:
@@ -124,12 +145,12 @@ def select_layers(layers: Sequence[int] | slice | int | None, num_layers: int) -
     return chosen
 
 
-def widens_on_device(widen: str, device: torch.device | None, index: DatasetIndex) -> bool:
+def widens_on_device(batches: BatchOptions, index: DatasetIndex) -> bool:
     """Return True if states are copied to the device as float16 and widened there."""
-    check_words([widen], WIDEN, "widen")
-    if widen == "host":
+    check_words([batches.widen], ("host", "device"), "widen")
+    if batches.widen == "host":
         return False
-    if device is None:
+    if batches.device is None:
         raise ValueError("widen='device' needs a device")
     dtype = index.fields["hidden"].dtype
     if dtype != "<f2":
@@ -162,8 +183,3 @@ def check_words(words: Sequence[str], expected: Sequence[str], name: str) -> Non
     for word in words:
         if word not in expected:
             raise ValueError(f"{name}: {word!r} is not one of {', '.join(expected)}")
-
-
-def default_threads() -> int:
-    """Return the number of usable cores, at most MAX_DEFAULT_THREADS."""
-    return min(usable_cores(), MAX_DEFAULT_THREADS)

@@ -6,22 +6,52 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
+import numpy as np
 import torch
 import webdataset
+from numpy.typing import NDArray
 from torch.utils.data import IterableDataset
 
 from wdsbench import _core
-from wdsbench.loader.arguments import at_least, open_split
+from wdsbench.loader.arguments import BatchOptions, SampleOptions, at_least, open_split
 from wdsbench.loader.decode import BatchDecoder, PendingBatch
-from wdsbench.loader.layouts import SeparateLayout
-from wdsbench.loader.tokens import Tokens
+from wdsbench.loader.layouts.layout import BatchTensors, Layout, Placement, starts_of
 from wdsbench.records import Batch
 from wdsbench.slabs import OrdinaryMemory
 
 #: Samples decoded at once, into one block of memory.
 SAMPLES_AT_ONCE = 16
+
+
+class SeparateLayout(Layout):
+    """Each sample a block ``[L, T, D]`` of its own, one after the other in memory."""
+
+    name = "separate"
+
+    def shape(self, rows: NDArray[np.int64]) -> Placement:
+        """Return the number of elements."""
+        lengths, features = self.plan.ranges.count[rows], self.plan.index.num_features
+        starts = starts_of(lengths * (self.plan.layers.size * features))
+        return Placement((int(starts[-1]),), starts[:-1], lengths * features, lengths)
+
+    def assemble(self, tensors: BatchTensors, batch: Batch) -> None:
+        """Set nothing; see :meth:`samples`."""
+
+    def samples(self, tensors: BatchTensors) -> list[torch.Tensor]:
+        """Return the states of every sample, ``[L, T, D]`` or, of one token, ``[L, D]``."""
+        if tensors.hidden is None:
+            return []
+        placement, layers = tensors.placement, self.plan.layers.size
+        sizes = (placement.strides * layers).tolist()
+        blocks = [
+            block.view(layers, length, self.plan.index.num_features)
+            for block, length in zip(
+                torch.split(tensors.hidden, sizes), placement.lengths.tolist(), strict=True
+            )
+        ]
+        return [block[:, 0] for block in blocks] if self.plan.single else blocks
 
 
 class TraceDataset(IterableDataset[dict[str, Any]]):
@@ -40,29 +70,16 @@ class TraceDataset(IterableDataset[dict[str, Any]]):
         self,
         path: str | Path | Sequence[str | Path],
         split: str | None = "train",
-        *,
-        fields: Sequence[str] = ("hidden",),
-        layers: Sequence[int] | slice | int | None = None,
-        tokens: Tokens = "last_answer",
-        shuffle: int = 1000,
-        seed: int = 0,
-        threads: int = 1,
-        verify: str = "header",
+        **options: Unpack[SampleOptions],
     ) -> None:
-        """Open a data set; the arguments are those of :class:`wdsbench.TraceLoader`."""
-        self._split = open_split(
-            path,
-            split,
-            SeparateLayout,
-            fields=fields,
-            layers=layers,
-            tokens=tokens,
-            batch_size=SAMPLES_AT_ONCE,
-            shuffle=shuffle,
-            seed=seed,
-            threads=threads,
-            verify=verify,
-        )
+        """Open a data set.
+
+        The arguments are those of :class:`wdsbench.TraceLoader`: ``fields``, ``layers``,
+        ``tokens``, ``shuffle``, ``seed``, ``verify`` and ``threads`` (1 by default).
+        """
+        options.setdefault("threads", 1)
+        batches = BatchOptions(SAMPLES_AT_ONCE)
+        self._split = open_split(path, split, SeparateLayout, batches, **options)
         self.index = self._split.order.index
         self._epoch = 0
         self._files: _core.ShardFiles | None = None

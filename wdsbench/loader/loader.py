@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from wdsbench.errors import ShardError
-from wdsbench.loader.arguments import as_device, at_least, open_split
+from wdsbench.loader.arguments import BatchOptions, Layers, as_device, at_least, open_split
 from wdsbench.loader.batch_order import EpochOffset
 from wdsbench.loader.layouts import LAYOUTS
 from wdsbench.loader.position import Position, as_state, from_state
@@ -30,9 +30,7 @@ from wdsbench.slabs.transfer import DeviceCopies, move_batch
 
 
 class TraceLoader:
-    """Iterates over the batches of one split; see :class:`wdsbench.records.Batch` for shapes and
-    dtypes.
-    """
+    """Iterates over the batches of one split, :class:`wdsbench.records.Batch`."""
 
     def __init__(
         self,
@@ -40,7 +38,7 @@ class TraceLoader:
         split: str | None = "train",
         *,
         fields: Sequence[str] = ("hidden",),
-        layers: Sequence[int] | slice | int | None = None,
+        layers: Layers = None,
         tokens: Tokens = "last_answer",
         layout: str = "stack",
         batch_size: int = 32,
@@ -94,17 +92,14 @@ class TraceLoader:
             path,
             split,
             LAYOUTS[layout],
+            BatchOptions(batch_size, drop_last, widen, self.device),
             fields=fields,
             layers=layers,
             tokens=tokens,
-            batch_size=batch_size,
             shuffle=shuffle,
             seed=seed,
             threads=threads,
             verify=verify,
-            drop_last=drop_last,
-            widen=widen,
-            device=self.device,
         )
         self._order = self._split.order
         self.index = self._order.index

@@ -9,7 +9,6 @@ from wdsbench.loader.layouts.graph import GraphLayout
 from wdsbench.loader.layouts.jagged import JaggedLayout
 from wdsbench.loader.layouts.layout import BatchTensors, EdgeJobs, Layout, Placement
 from wdsbench.loader.layouts.pad import PadLayout
-from wdsbench.loader.layouts.separate import SeparateLayout
 from wdsbench.loader.layouts.stack import StackLayout
 from wdsbench.loader.layouts.union_graph import UnionGraphLayout
 
@@ -19,11 +18,4 @@ LAYOUTS: dict[str, type[Layout]] = {
     for layout in (StackLayout, PadLayout, JaggedLayout, GraphLayout, UnionGraphLayout)
 }
 
-__all__ = [
-    "LAYOUTS",
-    "BatchTensors",
-    "EdgeJobs",
-    "Layout",
-    "Placement",
-    "SeparateLayout",
-]
+__all__ = ["LAYOUTS", "BatchTensors", "EdgeJobs", "Layout", "Placement"]
