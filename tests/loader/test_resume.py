@@ -260,10 +260,9 @@ def test_sizes_by_hand() -> None:
 
 
 def test_turns_by_hand() -> None:
-    assert turns_after([3, 1, 2], 0).order == [0, 1, 2]
-    after = turns_after([3, 1, 2], 3)
-    assert (after.done, after.order) == ([1, 1, 1], [0, 2, 1])
-    assert turns_after([3, 1, 2], 6).done == [3, 1, 2]
+    assert turns_after([3, 1, 2], 0)[1] == [0, 1, 2]
+    assert turns_after([3, 1, 2], 3) == ([1, 1, 1], [0, 2, 1])
+    assert turns_after([3, 1, 2], 6)[0] == [3, 1, 2]
     with pytest.raises(ValueError, match="7 of an epoch of 6"):
         turns_after([3, 1, 2], 7)
 

@@ -22,10 +22,9 @@ from view.samples import HEADS, HOSTILE, LAYERS, raw_trace, stored_trace
 from view.test_figure import make_scores
 
 from wdsbench.view import payload
-from wdsbench.view.figure import PANELS
 from wdsbench.view.page import write_page
 from wdsbench.view.source import Wanted, open_trace
-from wdsbench.view.trace import visible
+from wdsbench.view.trace import PANELS, Selection, visible
 
 pytestmark = pytest.mark.browser
 
@@ -144,9 +143,7 @@ def test_sliders_change_the_picture(page: Page, tmp_path: Path) -> None:
     trace, _ = stored_trace(tmp_path, "full,edges,heads,sketch", tokens=14)
     page.requests()
     scores = make_scores(LAYERS)
-    page.open(
-        write_page(tmp_path / "a.html", trace, panels=PANELS, layers=[0, 1, 2], scores=scores)
-    )
+    page.open(write_page(tmp_path / "a.html", trace, Selection(PANELS, [0, 1, 2], scores=scores)))
     assert page.requests() <= {"file", "data", "blob"}
     for section in ("graph", "map", "side", "sketch", "norms", "scores", "by-layer"):
         assert page.shown(section)
@@ -173,7 +170,7 @@ def test_sliders_change_the_picture(page: Page, tmp_path: Path) -> None:
 
 def test_what_is_drawn_are_the_weights(page: Page, tmp_path: Path) -> None:
     trace, _ = stored_trace(tmp_path, "full", tokens=9)
-    page.open(write_page(tmp_path / "a.html", trace, panels=PANELS, layers=[0, 1, 2]))
+    page.open(write_page(tmp_path / "a.html", trace, Selection(PANELS, [0, 1, 2])))
     page.press("layer", "\ue011")  # home
     for layer in range(LAYERS):
         page.press("head", "\ue011") if layer else None
@@ -197,7 +194,7 @@ def test_what_is_drawn_are_the_weights(page: Page, tmp_path: Path) -> None:
 
 def test_hostile_tokens_are_shown_and_do_nothing(page: Page, tmp_path: Path) -> None:
     trace = raw_trace(tmp_path)
-    page.open(write_page(tmp_path / "a.html", trace, panels=PANELS, layers=[0, 2]))
+    page.open(write_page(tmp_path / "a.html", trace, Selection(PANELS, [0, 2])))
     assert page.run("return window.hacked === undefined")
     shown = page.run(
         "return [...document.querySelectorAll('#tokens span')].map((span) => span.textContent)"
@@ -214,7 +211,7 @@ def test_hostile_tokens_are_shown_and_do_nothing(page: Page, tmp_path: Path) -> 
 
 def test_panels_keep_to_the_window(page: Page, tmp_path: Path) -> None:
     trace, _ = stored_trace(tmp_path, "full", tokens=40)
-    page.open(write_page(tmp_path / "a.html", trace, panels=PANELS, layers=[0, 1, 2]))
+    page.open(write_page(tmp_path / "a.html", trace, Selection(PANELS, [0, 1, 2])))
     panels = ("graph", "map", "side-0", "sketch", "norms")
     for width in (700, 1300):
         draws = page.draws
@@ -254,7 +251,7 @@ def test_labels_are_not_cut_off(page: Page, tmp_path: Path, layers: int) -> None
     raw["tokens_decoded"] = ["<|begin:bos>", "Who", "W" * 20, "is", "it", "<|eot|>", "m" * 20, "."]
     trace, _ = open_trace(write_pickle(tmp_path / "a.pkl", [raw]), Wanted())
     page.driver.set_window_size(1300, 1000)
-    page.open(write_page(tmp_path / "a.html", trace, panels=PANELS, layers=range(layers)))
+    page.open(write_page(tmp_path / "a.html", trace, Selection(PANELS, range(layers))))
     for width in (1300, 700, 420):
         page.driver.set_window_size(width, 1000)
         page.press("head", "\ue014" if width != 420 else "\ue012")
@@ -273,7 +270,7 @@ def test_a_layer_that_is_not_on_the_page(
     trace = raw_trace(tmp_path)
     size = trace.num_tokens * (trace.num_tokens + 1) // 2
     monkeypatch.setattr(payload, "MAP_BYTES", 5 * size)
-    page.open(write_page(tmp_path / "a.html", trace, panels=PANELS, layers=[1]))
+    page.open(write_page(tmp_path / "a.html", trace, Selection(PANELS, [1])))
     page.press("head", "\ue014")
     assert not page.shown("remark")
     page.press("layer", "\ue014")
@@ -285,7 +282,7 @@ def test_a_layer_that_is_not_on_the_page(
 @pytest.mark.parametrize("attention", ["", "edges", "sketch"])
 def test_pages_of_little(page: Page, tmp_path: Path, attention: str) -> None:
     trace, _ = stored_trace(tmp_path, attention)
-    page.open(write_page(tmp_path / "a.html", trace, panels=PANELS, layers=[0, 1]))
+    page.open(write_page(tmp_path / "a.html", trace, Selection(PANELS, [0, 1])))
     assert page.shown("graph-section") == (attention == "edges")
     assert page.shown("sketch-section") == (attention == "sketch")
     assert page.shown("norms-section")
@@ -296,7 +293,7 @@ def test_pages_of_little(page: Page, tmp_path: Path, attention: str) -> None:
 def test_states_of_the_answer_and_layers_of_the_model(page: Page, tmp_path: Path) -> None:
     states = np.ones((LAYERS, 6, 4), np.float16)
     trace = raw_trace(tmp_path, hidden_states=states, layers=[0, 15, 31], states_of="answer")
-    page.open(write_page(tmp_path / "a.html", trace, panels=PANELS, layers=[0, 1]))
+    page.open(write_page(tmp_path / "a.html", trace, Selection(PANELS, [0, 1])))
     norms = "document.getElementById('norms')"
     assert page.run(f"return {norms}.data[0].z.map((row) => row.length)") == [6] * LAYERS
     assert page.run(f"return {norms}.layout.yaxis.ticktext") == ["0", "15", "31"]
@@ -314,5 +311,5 @@ def test_states_of_the_answer_and_layers_of_the_model(page: Page, tmp_path: Path
 def test_states_of_the_last_token_alone(page: Page, tmp_path: Path) -> None:
     states = [np.full((1, 4), 10.0**layer, np.float16) for layer in range(LAYERS)]
     trace = raw_trace(tmp_path, hidden_states=states, prompt_length=None, token_logprobs=None)
-    page.open(write_page(tmp_path / "a.html", trace, panels=PANELS, layers=[0]))
+    page.open(write_page(tmp_path / "a.html", trace, Selection(PANELS, [0])))
     assert page.run("return document.getElementById('norms').data[0].z.length") == LAYERS

@@ -14,11 +14,11 @@ from view.samples import HOSTILE, LAYERS, mean_map, raw_trace, stored_trace
 from wdsbench.records import LayerEdges
 from wdsbench.train.sliding import TokenScores
 from wdsbench.view import figure
-from wdsbench.view.figure import PANELS, draw_trace
+from wdsbench.view.figure import draw_trace
 from wdsbench.view.graph import curves, place_nodes, strongest
 from wdsbench.view.look import ANSWER_COLOUR, label_step
 from wdsbench.view.source import Wanted, open_trace
-from wdsbench.view.trace import ViewedTrace, visible
+from wdsbench.view.trace import PANELS, Selection, ViewedTrace, visible
 
 PNG = b"\x89PNG\r\n\x1a\n"
 EVERY_LAYER = list(range(LAYERS))
@@ -39,7 +39,7 @@ def drawn(trace: ViewedTrace, monkeypatch: pytest.MonkeyPatch, **arguments: obje
     figures: list[Figure] = []
     monkeypatch.setattr(figure, "_save", lambda made, _: figures.append(made))
     settings = {"panels": PANELS, "layers": EVERY_LAYER, **arguments}
-    draw_trace(Path("unused.png"), trace, **settings)  # type: ignore[arg-type]
+    draw_trace(Path("unused.png"), trace, Selection(**settings))  # type: ignore[arg-type]
     return figures[0]
 
 
@@ -52,10 +52,7 @@ def test_picture_of_hostile_tokens(tmp_path: Path, layers: list[int], head: int 
     path = draw_trace(
         tmp_path / "new" / "view.png",
         raw_trace(tmp_path),
-        panels=PANELS,
-        layers=layers,
-        head=head,
-        scores=make_scores(3),
+        Selection(PANELS, layers, head, make_scores(3)),
     )
     content = path.read_bytes()
     assert content.startswith(PNG)
@@ -66,7 +63,7 @@ def test_picture_of_hostile_tokens(tmp_path: Path, layers: list[int], head: int 
 def test_same_trace_gives_the_same_file(tmp_path: Path) -> None:
     trace = raw_trace(tmp_path)
     files = [
-        draw_trace(tmp_path / name, trace, panels=PANELS, layers=[2]).read_bytes()
+        draw_trace(tmp_path / name, trace, Selection(PANELS, [2])).read_bytes()
         for name in ("a.png", "b.png")
     ]
     assert files[0] == files[1]
@@ -90,7 +87,7 @@ def test_every_token_edge_and_weight_is_there(
 
 
 def test_hostile_labels_are_no_formulas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = drawn(raw_trace(tmp_path), monkeypatch, panels=("graph",), layers=[0])
+    made = drawn(raw_trace(tmp_path), monkeypatch, Selection(("graph",), [0]))
     shown = {
         text.get_text(): text for text in made.findobj(Text) if text.get_text() in
         {visible(token, most=16) for token in HOSTILE}
@@ -128,7 +125,7 @@ def test_lookback_without_a_prompt_length(tmp_path: Path, monkeypatch: pytest.Mo
 def test_norms_of_the_last_token_alone(tmp_path: Path) -> None:
     states = [np.ones((1, 4), np.float16)] * LAYERS
     trace = raw_trace(tmp_path, hidden_states=states)
-    path = draw_trace(tmp_path / "view.png", trace, panels=("norms",), layers=[0])
+    path = draw_trace(tmp_path / "view.png", trace, Selection(("norms",), [0]))
     assert path.read_bytes().startswith(PNG)
 
 
@@ -181,7 +178,7 @@ def test_infinite_states_are_drawn_as_blanks(tmp_path: Path, where: object) -> N
     states[2] *= 100
     states[where] = np.inf  # type: ignore[index]
     trace = raw_trace(tmp_path, hidden_states=list(states))
-    path = draw_trace(tmp_path / "view.png", trace, panels=("norms",), layers=[0])
+    path = draw_trace(tmp_path / "view.png", trace, Selection(("norms",), [0]))
     assert path.read_bytes().startswith(PNG)
 
 
@@ -190,7 +187,7 @@ def test_one_token(tmp_path: Path) -> None:
     for key in ("prompt_length", "token_logprobs"):
         del raw[key]
     trace, _ = open_trace(write_pickle(tmp_path / "a.pkl", [raw]), Wanted())
-    path = draw_trace(tmp_path / "view.png", trace, panels=PANELS, layers=EVERY_LAYER)
+    path = draw_trace(tmp_path / "view.png", trace, Selection(PANELS, EVERY_LAYER))
     assert path.read_bytes().startswith(PNG)
 
 

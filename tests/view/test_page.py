@@ -17,10 +17,9 @@ from view.samples import HEADS, HOSTILE, LAYERS, mean_map, raw_trace, stored_tra
 from view.test_figure import make_scores
 
 from wdsbench.view import page, payload
-from wdsbench.view.figure import PANELS
 from wdsbench.view.page import write_page
 from wdsbench.view.payload import NOT_KEPT, STEPS, page_data, quantised
-from wdsbench.view.trace import visible
+from wdsbench.view.trace import PANELS, Selection, visible
 
 
 class Elements(HTMLParser):
@@ -50,7 +49,7 @@ class Elements(HTMLParser):
 @pytest.fixture
 def no_plotly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave the library out, of which no test here is about."""
-    monkeypatch.setattr(page, "_plotly", lambda: "// {data}")
+    monkeypatch.setattr("plotly.offline.get_plotlyjs", lambda: "// {data}")
 
 
 def parsed(path: Path) -> Elements:
@@ -79,7 +78,7 @@ def test_quantised_is_as_exact_as_the_page_says() -> None:
 
 def test_weights_on_the_page(tmp_path: Path) -> None:
     trace, raw = stored_trace(tmp_path, "full")
-    data = page_data(trace, panels=PANELS, layers=[0, 2])
+    data = page_data(trace, Selection(PANELS, [0, 2]))
     maps = data["maps"]
     assert (maps["meanLayers"], maps["headLayers"]) == ([0, 1, 2], [0, 1, 2])
     lower = np.tril_indices(trace.num_tokens)
@@ -95,12 +94,12 @@ def test_weights_on_the_page(tmp_path: Path) -> None:
 
 
 def test_layers_and_tokens_on_the_page(tmp_path: Path) -> None:
-    data = page_data(raw_trace(tmp_path), panels=PANELS, layers=[0])
+    data = page_data(raw_trace(tmp_path), Selection(PANELS, [0]))
     assert data["layerNames"] == list(range(LAYERS))
     assert data["norms"]["tokens"] == list(range(len(HOSTILE)))
     states = np.ones((LAYERS, 6, 4), np.float16)
     trace = raw_trace(tmp_path, hidden_states=states, layers=[0, 15, 31], states_of="answer")
-    data = page_data(trace, panels=PANELS, layers=[1])
+    data = page_data(trace, Selection(PANELS, [1]))
     assert data["layerNames"] == [0, 15, 31]
     assert data["norms"]["tokens"] == list(range(6, len(HOSTILE)))
     assert data["chosen"] == [1]
@@ -109,7 +108,7 @@ def test_layers_and_tokens_on_the_page(tmp_path: Path) -> None:
 def test_sketch_on_the_page(tmp_path: Path) -> None:
     trace, _ = stored_trace(tmp_path, "edges,sketch")
     assert trace.sketch is not None
-    sketch = page_data(trace, panels=("heatmap",), layers=[0])["sketch"]
+    sketch = page_data(trace, Selection(("heatmap",), [0]))["sketch"]
     found = codes(sketch["values"]).reshape(trace.sketch.shape)
     low, high = np.array(sketch["ranges"]).T
     values = np.where(found == NOT_KEPT, np.nan, low + found / STEPS * (high - low))
@@ -121,7 +120,7 @@ def test_sketch_on_the_page(tmp_path: Path) -> None:
 def test_hostile_tokens_stay_text(tmp_path: Path) -> None:
     trace = raw_trace(tmp_path)
     path = write_page(
-        tmp_path / "new" / "a.html", trace, panels=PANELS, layers=[0, 2], scores=make_scores(3)
+        tmp_path / "new" / "a.html", trace, Selection(PANELS, [0, 2], scores=make_scores(3))
     )
     elements = parsed(path)
     assert elements.tags.count("script") == 3
@@ -133,9 +132,7 @@ def test_hostile_tokens_stay_text(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("no_plotly")
 def test_page_fetches_nothing_and_names_every_control(tmp_path: Path) -> None:
-    text = write_page(
-        tmp_path / "a.html", raw_trace(tmp_path), panels=PANELS, layers=[0]
-    ).read_text()
+    text = write_page(tmp_path / "a.html", raw_trace(tmp_path), Selection(PANELS, [0])).read_text()
     assert "default-src 'none'" in text
     assert "{script}" not in text
     for control in re.findall(r'<(?:input|select)[^>]* id="(\w+)"', text):
@@ -144,7 +141,7 @@ def test_page_fetches_nothing_and_names_every_control(tmp_path: Path) -> None:
 
 
 def test_library_is_inside(tmp_path: Path) -> None:
-    path = write_page(tmp_path / "a.html", raw_trace(tmp_path), panels=PANELS, layers=[0])
+    path = write_page(tmp_path / "a.html", raw_trace(tmp_path), Selection(PANELS, [0]))
     assert "plotly.js v" in path.read_text()
     assert 4e6 < path.stat().st_size < 6e6
 
@@ -169,7 +166,7 @@ def test_what_is_left_out_of_a_large_page(
     trace = raw_trace(tmp_path)
     size = trace.num_tokens * (trace.num_tokens + 1) // 2
     monkeypatch.setattr(payload, "MAP_BYTES", maps * size)
-    data = page_data(trace, panels=PANELS, layers=[1])
+    data = page_data(trace, Selection(PANELS, [1]))
     assert data["maps"]["meanLayers"] == mean_layers
     assert data["maps"]["headLayers"] == head_layers
     assert codes(data["maps"]["mean"]).size == len(mean_layers) * size
@@ -182,16 +179,16 @@ def test_a_page_that_cannot_hold_one_layer(tmp_path: Path, monkeypatch: pytest.M
     trace = raw_trace(tmp_path)
     monkeypatch.setattr(payload, "MAP_BYTES", 10)
     with pytest.raises(ValueError, match="choose fewer --layers, or draw a picture"):
-        page_data(trace, panels=PANELS, layers=[0])
+        page_data(trace, Selection(PANELS, [0]))
     monkeypatch.setattr(page, "MOST_TOKENS", 5)
     with pytest.raises(ValueError, match="12 tokens; a page shows at most 5: draw a picture"):
-        write_page(tmp_path / "a.html", trace, panels=PANELS, layers=[0])
+        write_page(tmp_path / "a.html", trace, Selection(PANELS, [0]))
     assert not (tmp_path / "a.html").exists()
 
 
 def test_what_is_not_kept_is_said_on_the_page(tmp_path: Path) -> None:
     trace, _ = stored_trace(tmp_path, "edges,sketch")
-    notes = "\n".join(page_data(trace, panels=PANELS, layers=[0])["notes"])
+    notes = "\n".join(page_data(trace, Selection(PANELS, [0]))["notes"])
     assert "repack with --attention full" in notes
     assert "repack with --attention heads" in notes
 
@@ -200,7 +197,7 @@ def test_what_is_not_kept_is_said_on_the_page(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("no_plotly")
 def test_page_of_little(tmp_path: Path, attention: str) -> None:
     trace, _ = stored_trace(tmp_path, attention)
-    path = write_page(tmp_path / "a.html", trace, panels=PANELS, layers=[0])
+    path = write_page(tmp_path / "a.html", trace, Selection(PANELS, [0]))
     data = json.loads(parsed(path).data)
     assert (data["maps"] is None) == (attention in ("", "sketch"))
     assert (data["sketch"] is None) == (attention != "sketch")
@@ -208,7 +205,7 @@ def test_page_of_little(tmp_path: Path, attention: str) -> None:
 
 def test_first_threshold_leaves_about_two_edges_a_token(tmp_path: Path) -> None:
     trace, _ = stored_trace(tmp_path, "full", tokens=40)
-    data = page_data(trace, panels=PANELS, layers=[1])
+    data = page_data(trace, Selection(PANELS, [1]))
     least = (data["start"]["threshold"] / 100) ** 2
     lower = np.tril_indices(40, -1)
     edges = int((trace.square(1)[lower] >= least).sum())
@@ -218,5 +215,5 @@ def test_first_threshold_leaves_about_two_edges_a_token(tmp_path: Path) -> None:
 def test_infinite_norms_can_be_written(tmp_path: Path) -> None:
     states = np.ones((LAYERS, len(HOSTILE), 4), np.float16)
     states[0, 0] = np.inf
-    data = page_data(raw_trace(tmp_path, hidden_states=list(states)), panels=("norms",), layers=[0])
+    data = page_data(raw_trace(tmp_path, hidden_states=list(states)), Selection(("norms",), [0]))
     json.dumps(data, allow_nan=False)

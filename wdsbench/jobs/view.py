@@ -76,6 +76,7 @@ def view(job: ViewJob) -> Drawing:
         WdsbenchError: The data cannot be read, or has nothing that the panels need.
     """
     from wdsbench.view.source import Wanted, open_trace
+    from wdsbench.view.trace import Selection
 
     viewed, index = open_trace(job.path, Wanted(job.trace, job.sample, job.question))
     panels = job.panels
@@ -87,7 +88,7 @@ def view(job: ViewJob) -> Drawing:
         from wdsbench.view.figure import draw_trace as draw
     else:
         from wdsbench.view.page import write_page as draw
-    draw(out, viewed, panels=panels, layers=layers, head=job.head, scores=scores)
+    draw(out, viewed, Selection(panels, layers, job.head, scores))
     return Drawing(
         path=out,
         trace=viewed.name,

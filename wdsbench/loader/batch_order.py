@@ -38,8 +38,7 @@ from wdsbench.stream.pieces import share_of
 class EpochOffset:
     """A place within an epoch: ``batches`` of this rank come before it.
 
-    ``workers`` is the number of readers per rank when the epoch began. The order of the epoch
-    depends on it, even if another number of workers reads the rest.
+    ``workers`` is the number of readers per rank when the epoch began, on which its order depends.
     """
 
     batches: int = 0
@@ -68,8 +67,8 @@ class BatchOrder:
         if start is None or start == EpochOffset(0, here.workers):
             return self._batches(self.samples(epoch, ahead), here)
         if start.workers == here.workers:
-            done = turns_after(self.steps(here.workers), start.batches).done[here.worker]
-            return islice(self._batches(self.samples(epoch), here), done, None)
+            done, _ = turns_after(self.steps(here.workers), start.batches)
+            return islice(self._batches(self.samples(epoch), here), done[here.worker], None)
         return islice(self._rest(epoch, start), here.worker, None, here.workers)
 
     def samples(self, epoch: int, ahead: _core.ReadAhead | None = None) -> Iterator[int]:
@@ -101,7 +100,7 @@ class BatchOrder:
         """Return the number of samples that this rank yields in an epoch after ``start``."""
         start = start or EpochOffset(0, workers)
         sizes = [self._sizes(reader) for reader in self._readers(start.workers)]
-        done = turns_after([len(found) for found in sizes], start.batches).done
+        done, _ = turns_after([len(found) for found in sizes], start.batches)
         return sum(sum(found[skip:]) for found, skip in zip(sizes, done, strict=True))
 
     @cached_property
@@ -129,12 +128,12 @@ class BatchOrder:
     def _rest(self, epoch: int, start: EpochOffset) -> Iterator[list[int]]:
         """Yield the rest of an epoch that was dealt among another number of workers."""
         readers = self._readers(start.workers)
-        turns = turns_after(self.steps(start.workers), start.batches)
+        done, order = turns_after(self.steps(start.workers), start.batches)
         parts = [
-            islice(self._batches(self._replayed(epoch, reader), reader), done, None)
-            for reader, done in zip(readers, turns.done, strict=True)
+            islice(self._batches(self._replayed(epoch, reader), reader), skip, None)
+            for reader, skip in zip(readers, done, strict=True)
         ]
-        return in_turn(parts, turns.order)
+        return in_turn(parts, order)
 
     def _replayed(self, epoch: int, reader: Consumer) -> Iterator[int]:
         """Yield the rows that WebDataset's splitters deal to another reader."""
@@ -172,18 +171,11 @@ def batch_sizes(samples: int, batch_size: int, steps: int) -> list[int]:
     return [size + 1] * larger + [size] * (steps - larger)
 
 
-@dataclass(frozen=True)
-class Turns:
-    """The batches that each worker has yielded, and the workers in the order of their next turns
+def turns_after(steps: Sequence[int], batches: int) -> tuple[list[int], list[int]]:
+    """Return the turns after ``batches`` of an epoch in which worker w makes ``steps[w]``: the
+    batches that each worker has yielded, and the workers in the order of their next turns
     (finished ones last).
     """
-
-    done: list[int]
-    order: list[int]
-
-
-def turns_after(steps: Sequence[int], batches: int) -> Turns:
-    """Return the turns after ``batches`` of an epoch in which worker w makes ``steps[w]``."""
     if not 0 <= batches <= sum(steps):
         raise ValueError(f"batches: {batches} of an epoch of {sum(steps)}")
     done = [0] * len(steps)
@@ -194,7 +186,7 @@ def turns_after(steps: Sequence[int], batches: int) -> Turns:
         if done[worker] < steps[worker]:
             waiting.append(worker)
     finished = [worker for worker in range(len(steps)) if worker not in waiting]
-    return Turns(done, [*waiting, *finished])
+    return done, [*waiting, *finished]
 
 
 def in_turn(parts: Sequence[Iterator[list[int]]], order: Sequence[int]) -> Iterator[list[int]]:

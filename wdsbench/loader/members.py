@@ -19,10 +19,8 @@ T = TypeVar("T")
 
 
 def located(index: DatasetIndex, rows: NDArray[np.int64], work: Callable[[], T]) -> T:
-    """Return ``work()``, which reads the samples ``rows``; its errors name shard, member and byte.
-
-    Raises:
-        ShardError: A shard cannot be read. DecodeError: a member is damaged.
+    """Return ``work()``, which reads the samples ``rows``; its errors name shard, member and byte:
+    ShardError if a shard cannot be read, DecodeError if a member is damaged.
     """
     try:
         return work()

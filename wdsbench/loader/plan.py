@@ -1,4 +1,4 @@
-"""The settings with which all batches of a loader are decoded."""
+"""The plan by which a loader decodes, shared with its workers."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ class DecodePlan:
     """The settings with which all batches of a loader are decoded.
 
     Attributes:
-        ranges: Requested tokens of every row.
         threads: Decode threads; 0: the thread that waits for the batch decodes it.
-        verify_hash: True to check XXH3 of members that are read whole.
-        raw: True if hidden states stay float16 until they are on the device.
+        verify_hash: Check XXH3 of members that are read whole.
+        raw: Hidden states stay float16 until they are on the device.
     """
 
     index: DatasetIndex

@@ -12,7 +12,7 @@ from wdsbench.errors import ShardError
 from wdsbench.loader.arguments import OpenSplit
 from wdsbench.loader.batch_order import EpochOffset, turns_after
 from wdsbench.loader.decode import BatchDecoder, PendingBatch
-from wdsbench.loader.layouts import BatchTensors
+from wdsbench.loader.layouts.layout import BatchTensors
 from wdsbench.loader.stats import LoaderStats
 from wdsbench.loader.team import WorkerTeam
 from wdsbench.loader.worker import Filled
@@ -114,7 +114,7 @@ class WorkerReader:
         """Return the workers in the order of their first turns."""
         if start.workers != self._workers:  # the remaining batches are assigned round-robin
             return list(range(self._workers))
-        return turns_after(self._split.order.steps(self._workers), start.batches).order
+        return turns_after(self._split.order.steps(self._workers), start.batches)[1]
 
     def _keep(self, team: WorkerTeam) -> None:
         """Keep one team for the next epoch."""

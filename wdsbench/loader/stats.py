@@ -18,8 +18,6 @@ class LoaderStats:
     """Counters of the last (or current) epoch; times are wall-clock seconds unless noted.
 
     Attributes:
-        samples: Samples yielded.
-        batches: Batches yielded.
         copied_batches: Batches in ordinary memory, because the consumer held every slab or the
             batch was larger than a slab.
         bytes_read: Payload bytes of hidden states that were decoded.

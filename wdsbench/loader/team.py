@@ -14,7 +14,7 @@ import multiprocessing
 import os
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from multiprocessing.util import Finalize
 from typing import Any
 
@@ -37,14 +37,6 @@ SLABS_EACH = 4
 SHARED_LIMIT_BYTES = 4 << 30
 
 
-@dataclass
-class _WorkerSlabs:
-    """The slabs of one worker, and how many of them the consumer holds."""
-
-    slabs: list[SharedSlab]
-    leased: int = 0
-
-
 class WorkerTeam:
     """N worker processes and their slabs; serves one iterator at a time."""
 
@@ -52,9 +44,8 @@ class WorkerTeam:
         """Start the processes; WdsbenchError if memory is short or a worker died."""
         slab_bytes = sum(split.batch_bytes)
         size = max(1, min(slab_bytes, SHARED_LIMIT_BYTES // (workers * SLABS_EACH)))
-        self._slabs = [
-            _WorkerSlabs([SharedSlab(size) for _ in range(SLABS_EACH)]) for _ in range(workers)
-        ]
+        self._slabs = [[SharedSlab(size) for _ in range(SLABS_EACH)] for _ in range(workers)]
+        self._leased = [0] * workers
         self._returned: deque[tuple[int, int, list[torch.cuda.Event]]] = deque()
         self._request = 0
         # A request that the workers have begun ahead of the iterator that will read it.
@@ -67,9 +58,9 @@ class WorkerTeam:
                 replace(here, worker=worker, workers=workers),
                 replace(split, layout=layout),
                 size,
-                tuple(slab.descriptor for slab in each.slabs),
+                tuple(slab.descriptor for slab in slabs),
             )
-            for worker, each in enumerate(self._slabs)
+            for worker, slabs in enumerate(self._slabs)
         ]
         try:
             self._workers = start_workers(
@@ -83,8 +74,8 @@ class WorkerTeam:
         # At exit multiprocessing sends its children SIGTERM, which they may ignore, and waits for
         # them. A finalizer with a priority runs before that.
         self._finalizer = Finalize(self, _stop, (self._workers, self._pid), exitpriority=10)
-        for each in self._slabs:
-            for slab in each.slabs:
+        for slabs in self._slabs:
+            for slab in slabs:
                 slab.close()
                 pin(slab.memory)
 
@@ -114,16 +105,15 @@ class WorkerTeam:
 
     def lease(self, worker: int, slab: int) -> Lease | None:
         """Return a lease of a filled slab; None if the worker would have no slab left."""
-        each = self._slabs[worker]
-        if each.leased + 1 >= len(each.slabs):
+        if self._leased[worker] + 1 >= SLABS_EACH:
             return None
-        each.leased += 1
+        self._leased[worker] += 1
         returned = self._returned  # not self: a kept batch must not keep the processes
         return Lease(lambda: returned.append((worker, slab, recorded_events())))
 
     def memory(self, worker: int, slab: int) -> NDArray[Any]:
         """Return a slab's bytes."""
-        return self._slabs[worker].slabs[slab].memory
+        return self._slabs[worker][slab].memory
 
     def give_back(self, worker: int, slab: int) -> None:
         """Return a slab to its worker at once."""
@@ -145,7 +135,7 @@ class WorkerTeam:
         for _ in range(len(self._returned)):
             worker, slab, events = self._returned.popleft()
             if all(map(is_done, events)):
-                self._slabs[worker].leased -= 1
+                self._leased[worker] -= 1
                 self.give_back(worker, slab)
             else:
                 self._returned.append((worker, slab, events))

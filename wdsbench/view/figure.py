@@ -1,14 +1,12 @@
-"""A trace as one PNG: its attention graph and map at several layers side by side, what the sketch
-holds, norms of the states, and scores of a detector.
-
-Figures are made without pyplot, as plots.py makes its own.
+"""A trace as one PNG: its attention graph and map at several layers side by side, its sketch,
+norms of the states, and scores of a detector.
 """
 
 from __future__ import annotations
 
 import textwrap
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,34 +24,16 @@ from wdsbench.view.panels import (
     draw_sketch,
     graph_height,
 )
-from wdsbench.view.trace import Scores, ViewedTrace, visible
+from wdsbench.view.trace import Selection, ViewedTrace, visible
 
-#: What can be asked for; scores come with a detector.
-PANELS = ("graph", "heatmap", "norms")
-#: Layers side by side that a picture has room for.
+#: Most layers side by side in a picture.
 MOST_LAYERS = 8
 DOTS_PER_INCH = 150
 
 
-def draw_trace(
-    path: Path,
-    trace: ViewedTrace,
-    *,
-    panels: Sequence[str],
-    layers: Sequence[int],
-    head: int | None = None,
-    scores: Scores | None = None,
-) -> Path:
-    """Draw the picture and return ``path``.
-
-    Args:
-        path: Of the PNG.
-        trace: The trace.
-        panels: Of `PANELS`, at least one that the trace has data for.
-        layers: Side by side, at most `MOST_LAYERS`.
-        head: Whose attention; None: the mean over heads.
-        scores: Of a detector.
-    """
+def draw_trace(path: Path, trace: ViewedTrace, shown: Selection) -> Path:
+    """Draw a PNG of at most `MOST_LAYERS` layers and return ``path``."""
+    panels, layers, head, scores = shown.panels, shown.layers, shown.head, shown.scores
     width = max(9.0, PANEL * len(layers) + 0.8)
     rows: list[tuple[float, Callable[[SubFigure], None]]] = []
     if "graph" in panels and trace.has_attention:

@@ -1,9 +1,8 @@
 """The attention graph of one layer as a drawing: the prompt's tokens in a column on the left, the
 answer's in one on the right, an edge's width and colour its weight.
 
-If the prompt's length is unknown, all tokens are in the left column. Edges
-within a column are arcs that open towards the middle, the further apart the wider; edges from
-prompt to answer run from column to column. The strongest are drawn last, on top.
+If the prompt's length is unknown, all tokens are in the left column. Edges within a column are arcs
+that open towards the middle. The strongest edges are drawn last, on top.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from wdsbench.records import LayerEdges
 from wdsbench.view.look import ANSWER_COLOUR, PROMPT_COLOUR, SCALE, WEIGHTS, token_fonts
 from wdsbench.view.trace import ViewedTrace, visible
 
-#: More than these are not told apart in a panel; the strongest stay.
+#: Edges drawn in a panel, the strongest.
 MOST_EDGES = 1500
 #: How far an arc opens, in the distance of the columns.
 _ARC = 0.62
@@ -64,28 +63,15 @@ def curves(places: Places, index: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def strongest(edges: LayerEdges, most: int = MOST_EDGES) -> LayerEdges:
-    """Return at most so many edges, the weakest first."""
+    """Return the ``most`` strongest edges, the weakest first."""
     order = np.argsort(edges.weight, kind="stable")[-most:]
     return LayerEdges(edges.index[:, order], edges.weight[order])
 
 
 def draw_graph(
-    axes: Axes,
-    trace: ViewedTrace,
-    edges: LayerEdges,
-    *,
-    size: float,
-    every: int,
+    axes: Axes, trace: ViewedTrace, edges: LayerEdges, *, size: float, every: int
 ) -> None:
-    """Draw one layer's graph.
-
-    Args:
-        axes: To draw into; its frame goes.
-        trace: For the tokens.
-        edges: Of the layer.
-        size: Of the labels, in points.
-        every: Label every so many tokens.
-    """
+    """Draw one layer's graph; every ``every``-th token has a label of ``size`` points."""
     places = place_nodes(trace.num_tokens, trace.prompt_length)
     shown = strongest(edges)
     weight = shown.weight.astype(np.float64)

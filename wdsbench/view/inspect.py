@@ -78,11 +78,8 @@ def inspect_dataset(
 
 
 def inspect_sample(index: DatasetIndex, wanted: str) -> dict[str, Any]:
-    """Return labels, tokens and members of one sample.
-
-    Args:
-        index: The data set.
-        wanted: Its member key, or its question id (then the question's first trace).
+    """Return labels, tokens and members of the sample with this member key, or of the first trace
+    of the question with this id.
 
     Raises:
         ValueError: There is no such sample.

@@ -7,7 +7,7 @@ like those of good ones.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,24 +19,14 @@ from wdsbench.traces.check import check_trace
 from wdsbench.traces.files import expand_patterns, kind_of
 from wdsbench.traces.read import raw_objects
 from wdsbench.traces.tensors import sequence_traces
-from wdsbench.view.shapes import (
-    KeyShape,
-    Ranges,
-    described,
-    numbered_layers,
-    spread,
-    token_rows,
-)
+from wdsbench.view.raw import raw_traces, released
+from wdsbench.view.shapes import KeyShape, Ranges, described, numbered_layers, spread, token_rows
 
 
 def inspect_raw(
     patterns: Sequence[str | Path], *, progress: Progress = no_progress
 ) -> dict[str, Any]:
     """Return keys, sizes, ranges, lengths and classes of raw trace files.
-
-    Args:
-        patterns: Files, folders or globs.
-        progress: Shows the progress over files.
 
     Raises:
         TraceError: A pattern matches nothing, or a file that is not a trace file.
@@ -74,16 +64,15 @@ def inspect_raw_sample(patterns: Sequence[str | Path], wanted: str) -> dict[str,
         TraceError: A file before it cannot be read.
     """
     for path in expand_patterns(patterns):
-        position = 0
-        for content in raw_objects(path):
-            for raw in _raws_of(content, str(path)):
-                if isinstance(raw, Trace):
-                    question = raw.question_id
-                else:
-                    question = str(raw.get("question_id")) if isinstance(raw, Mapping) else ""
-                if question == wanted:
-                    return _raw_sample(raw, path, position)
-                position += 1
+        for position, raw in enumerate(raw_traces(path)):
+            if isinstance(raw, TraceError):
+                raise raw
+            if isinstance(raw, Trace):
+                question = raw.question_id
+            else:
+                question = str(raw.get("question_id")) if isinstance(raw, Mapping) else ""
+            if question == wanted:
+                return _raw_sample(raw, path, position)
     raise ValueError(f"--sample {wanted}: no trace has this question id")
 
 
@@ -133,10 +122,6 @@ class _RawTotals:
         numbers = next(iter(self.model_layers)) if len(self.model_layers) == 1 else None
         return numbered_layers(self.ranges.as_json(), numbers)
 
-    def note(self, error: TraceError) -> None:
-        """Keep the first problem."""
-        self.first_problem = self.first_problem or str(error)
-
 
 def _inspect_file(path: Path, totals: _RawTotals) -> dict[str, Any]:
     good, bad = totals.traces, totals.bad
@@ -149,18 +134,17 @@ def _inspect_file(path: Path, totals: _RawTotals) -> dict[str, Any]:
                 for trace in sequence_traces(content, str(path)):
                     totals.add(trace)
                 continue
-            for place in range(len(content)):
-                raw, content[place] = content[place], None
+            for raw in released(content):
                 if isinstance(raw, Mapping):
                     totals.describe(raw)
                 try:
                     totals.add(check_trace(raw, str(path), position))
                 except TraceError as error:
                     totals.bad += 1
-                    totals.note(error)
+                    totals.first_problem = totals.first_problem or str(error)
                 position += 1
     except TraceError as error:
-        totals.note(error)
+        totals.first_problem = totals.first_problem or str(error)
         problem = error.detail
     return {
         "path": str(path),
@@ -170,16 +154,6 @@ def _inspect_file(path: Path, totals: _RawTotals) -> dict[str, Any]:
         "bad_traces": totals.bad - bad,
         "problem": problem,
     }
-
-
-def _raws_of(content: list[Any] | Mapping[str, Any], file: str) -> Iterator[Any]:
-    """Yield raw dicts, or the traces of a preprocessed file."""
-    if isinstance(content, Mapping):
-        yield from sequence_traces(content, file)
-        return
-    for place in range(len(content)):
-        raw, content[place] = content[place], None
-        yield raw
 
 
 def _raw_sample(raw: Any, path: Path, position: int) -> dict[str, Any]:

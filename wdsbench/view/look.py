@@ -1,8 +1,7 @@
 """Shared by all pictures of a trace: colours, scales, fonts, labels of tokens.
 
-All attention has one scale, 0 to 1, whose colours and widths follow the square root of the weight:
-most weights are small. Pale is little, dark is much, in colours (YlGnBu, cividis; PuOr for
-differences) that every colour vision tells apart.
+Attention has one scale, 0 to 1; colours and widths follow the square root of the weight, since most
+weights are small. The colour maps suit every colour vision.
 """
 
 from __future__ import annotations

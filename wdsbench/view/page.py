@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 from wdsbench.files import write_whole
 from wdsbench.view.payload import page_data
-from wdsbench.view.trace import Scores, ViewedTrace, visible
+from wdsbench.view.trace import Selection, ViewedTrace, visible
 
 #: Longer traces are not drawn by browsers in bearable time.
 MOST_TOKENS = 1000
@@ -23,34 +22,20 @@ MOST_TOKENS = 1000
 _HOME = Path(__file__).parent
 
 
-def write_page(
-    path: Path,
-    trace: ViewedTrace,
-    *,
-    panels: Sequence[str],
-    layers: Sequence[int],
-    head: int | None = None,
-    scores: Scores | None = None,
-) -> Path:
-    """Write the page and return ``path``.
-
-    Args:
-        path: Of the HTML file.
-        trace: The trace.
-        panels: A subset of `wdsbench.view.figure.PANELS`; graph and heatmap are shown together.
-        layers: Shown side by side; their single heads are dropped last if space is short.
-        head: Initial head of the slider; None: the mean over heads.
-        scores: Of a detector.
+def write_page(path: Path, trace: ViewedTrace, shown: Selection) -> Path:
+    """Write the page and return ``path``; the selected head is where the slider starts.
 
     Raises:
         ValueError: More tokens than `MOST_TOKENS`.
     """
+    from plotly.offline import get_plotlyjs
+
     if trace.num_tokens > MOST_TOKENS:
         raise ValueError(
             f"{trace.num_tokens} tokens; a page shows at most {MOST_TOKENS}: draw a picture"
             " (--out trace.png)"
         )
-    data = page_data(trace, panels=panels, layers=layers, head=head, scores=scores)
+    data = page_data(trace, shown)
     # As JSON inside HTML: no tag can begin, and no entity is read in a script element.
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     parts = {
@@ -58,7 +43,7 @@ def write_page(
         "style": _read("page.css"),
         "script": _read("page.js"),
         "data": text.replace("<", "\\u003c"),
-        "plotly": _plotly(),
+        "plotly": get_plotlyjs(),
     }
     page = _read("page.html")
     pieces = []
@@ -71,10 +56,3 @@ def write_page(
 
 def _read(name: str) -> str:
     return (_HOME / name).read_text(encoding="utf-8").rstrip("\n")
-
-
-def _plotly() -> str:
-    from plotly.offline import get_plotlyjs
-
-    text: str = get_plotlyjs()
-    return text

@@ -40,7 +40,7 @@ _LINE, _TALLEST = 0.17, 24.0
 
 
 def graph_height(trace: ViewedTrace) -> float:
-    """Return the inches that a graph wants."""
+    """Return the height of a graph in inches."""
     rows = place_nodes(trace.num_tokens, trace.prompt_length).rows
     return min(max(2.2, 0.75 + _LINE * rows), _TALLEST)
 
@@ -62,13 +62,13 @@ def draw_graphs(
         edges = trace.edges(layer, head)
         draw_graph(axes, trace, edges, size=size, every=every)
         count = edges.weight.size
-        told = (
+        text = (
             f"{count} edge{'s' * (count != 1)}"
             if count <= MOST_EDGES
             else f"strongest {MOST_EDGES} of {count}"
         )
         axes.set_title(f"layer {trace.layer_names[layer]}", fontsize=9.5)
-        axes.text(0.5, -0.01, told, ha="center", va="top", fontsize=7.5, color="0.4",
+        axes.text(0.5, -0.01, text, ha="center", va="top", fontsize=7.5, color="0.4",
                   transform=axes.transAxes)  # fmt: skip
 
 
@@ -126,7 +126,7 @@ def draw_sketch(
 
 
 def draw_norms(part: SubFigure, trace: ViewedTrace) -> None:
-    """Draw the norms of all states that are there; those of one token by layer alone."""
+    """Draw the norms of all stored states, of one token as a line by layer."""
     norms = np.ma.masked_invalid(trace.norms)
     if norms.shape[1] == 1:
         (axes,) = row(part, 1, "Norm of the state of the last token, by layer")

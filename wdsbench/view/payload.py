@@ -5,9 +5,8 @@
              255 for NaN
     norms    float32 [L, t]
 
-The maps of 300 tokens, 32 layers and 32 heads would take 48 MB. Beyond `MAP_BYTES` single heads
-stay for the chosen layers alone, then for none, then the mean for the chosen layers alone; the page
-says so.
+Beyond `MAP_BYTES` of weights a page keeps single heads of the chosen layers only, then of none,
+then the mean of the chosen layers only; it says so.
 """
 
 from __future__ import annotations
@@ -22,35 +21,29 @@ from matplotlib.ticker import LogLocator
 from numpy.typing import NDArray
 
 from wdsbench.view.look import QUANTITIES, SIGNED, SKETCH_TITLES, WEIGHTS, WIDE_RATIO
-from wdsbench.view.trace import Scores, ViewedTrace, visible
+from wdsbench.view.trace import Scores, Selection, ViewedTrace, visible
 
 #: Weights on a page, in bytes before base64 (a third more).
 MAP_BYTES = 24_000_000
 STEPS = 254
 NOT_KEPT = 255
 
-# At first as many edges for every token as this.
+# Edges per token at the initial threshold.
 _EDGES_A_TOKEN = 2
-# Of the threshold's slider.
+# Places of the threshold's slider.
 _PLACES = 100
 
 
-def page_data(
-    trace: ViewedTrace,
-    *,
-    panels: Sequence[str],
-    layers: Sequence[int],
-    head: int | None = None,
-    scores: Scores | None = None,
-) -> dict[str, Any]:
+def page_data(trace: ViewedTrace, shown: Selection) -> dict[str, Any]:
     """Return the input of the page's script as JSON values; see :func:`write_page`."""
+    panels, layers, head, scores = shown.panels, shown.layers, shown.head, shown.scores
     attention = bool({"graph", "heatmap"} & set(panels))
     maps, notes = (None, [])
     if attention:
         notes = trace.remarks(head)
         if trace.has_attention:
-            maps, told = _maps(trace, layers)
-            notes += told
+            maps, about_maps = _maps(trace, layers)
+            notes += about_maps
     sketch = trace.sketch if "heatmap" in panels else None
     if sketch is not None:
         notes.append("values of the sketch are kept in 254 equal steps of their range")
@@ -161,10 +154,9 @@ def _sketch(sketch: NDArray[np.float16]) -> dict[str, Any]:
         high = high if high > low else low + 1
         codes[..., number][there] = np.rint((own[there] - low) / (high - low) * STEPS)
         ranges.append([low, high])
-    titles = list(SKETCH_TITLES.values())
     return {
         "heads": sketch.shape[1],
-        "titles": titles,
+        "titles": list(SKETCH_TITLES.values()),
         "ranges": ranges,
         "values": _base64([codes]),
     }

@@ -1,7 +1,4 @@
-"""A trace out of a raw file, read by the safe readers up to the one that is wanted.
-
-That one is checked; what is wrong with those before it is no reason not to look at it.
-"""
+"""One trace of a raw file. Only that trace is checked, not those before it."""
 
 from __future__ import annotations
 
@@ -27,11 +24,11 @@ def read_raw(path: Path, place: int | None = None, question: str | None = None) 
     """Return a trace of a raw file: at a place, of a question, or the first.
 
     Raises:
-        ValueError: There is none.
+        ValueError: There is no such trace.
         TraceError: The trace fails its check, or the file cannot be read up to it.
     """
     wanted, count, nameless = place or 0, 0, 0
-    for raw in _raws(path):
+    for raw in raw_traces(path):
         name = raw.question_id if isinstance(raw, Trace | TraceError) else question_of(raw)
         if count == wanted if question is None else name == question:
             return _of_raw(_checked(raw, str(path), count), path)
@@ -47,15 +44,20 @@ def read_raw(path: Path, place: int | None = None, question: str | None = None) 
     )
 
 
-def _raws(path: Path) -> Iterator[Any]:
+def raw_traces(path: Path) -> Iterator[Any]:
     """Yield each trace of a file unchecked; of a preprocessed one, checked traces or errors."""
     for content in raw_objects(path):
         if isinstance(content, Mapping):
             yield from checked_sequences(content, str(path))
-            continue
-        for place in range(len(content)):
-            raw, content[place] = content[place], None
-            yield raw
+        else:
+            yield from released(content)
+
+
+def released(traces: list[Any]) -> Iterator[Any]:
+    """Yield the entries of a list, which drops each, so that one at a time is in memory."""
+    for place in range(len(traces)):
+        raw, traces[place] = traces[place], None
+        yield raw
 
 
 def _checked(raw: Any, file: str, position: int) -> Trace:
@@ -76,9 +78,7 @@ def _of_raw(trace: Trace, path: Path) -> ViewedTrace:
         name=shown_name(trace.question_id, trace.trace_number),
         source=f"{path.name}, trace {trace.position}",
         slug=f"{stem}-{trace.position}",
-        error=lambda detail: TraceError(
-            detail, file=trace.file, position=trace.position, question_id=trace.question_id
-        ),
+        error=lambda detail: TraceError.at(trace, detail),
         stored=False,
         texts=texts if len(texts) == tokens else [f"token {i}" for i in range(tokens)],
         prompt_length=trace.prompt_length,

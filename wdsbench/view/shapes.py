@@ -12,57 +12,59 @@ from numpy.typing import NDArray
 
 from wdsbench.traces.arrays import is_tensor
 
-#: Kinds of values that a key may be described as before it is simply "mixed".
+#: Most kinds of values by which a key is described; more are "mixed".
 _KINDS_SHOWN: Final = 4
 
 
-@dataclass
-class Ranges:
-    """Per layer: smallest and largest finite value, root mean square, NaN and infinities."""
+class LayerRange:
+    """Smallest and largest finite value of a layer, root mean square, NaN and infinities."""
 
-    low: list[float] = field(default_factory=list)
-    high: list[float] = field(default_factory=list)
-    squares: list[float] = field(default_factory=list)
-    counts: list[int] = field(default_factory=list)
-    nan: list[int] = field(default_factory=list)
-    infinite: list[int] = field(default_factory=list)
+    def __init__(self) -> None:
+        self._low, self._high, self._squares = math.inf, -math.inf, 0.0
+        self._finite = self._nan = self._infinite = 0
+
+    def add(self, values: NDArray[Any]) -> None:
+        """Add the layer's states of one trace."""
+        flat = values.reshape(-1).astype(np.float32)
+        finite = np.isfinite(flat)
+        if not finite.all():
+            self._nan += int(np.isnan(flat).sum())
+            self._infinite += int(np.isinf(flat).sum())
+            flat = flat[finite]
+        if flat.size:
+            self._low = min(self._low, float(flat.min()))
+            self._high = max(self._high, float(flat.max()))
+            self._squares += float(np.square(flat, dtype=np.float64).sum())
+            self._finite += flat.size
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the range as JSON values; None without a finite value."""
+        count = self._finite
+        return {
+            "min": self._low if count else None,
+            "max": self._high if count else None,
+            "rms": math.sqrt(self._squares / count) if count else None,
+            "nan": self._nan,
+            "infinite": self._infinite,
+        }
+
+
+class Ranges:
+    """The ranges of the layers of several traces."""
+
+    def __init__(self) -> None:
+        self._layers: list[LayerRange] = []
 
     def add(self, layers: Iterable[NDArray[Any]]) -> None:
         """Add the states of one trace."""
         for number, values in enumerate(layers):
-            if number == len(self.low):
-                self.low.append(math.inf)
-                self.high.append(-math.inf)
-                for column in (self.squares, self.counts, self.nan, self.infinite):
-                    column.append(0)
-            flat = values.reshape(-1).astype(np.float32)
-            finite = np.isfinite(flat)
-            if not finite.all():
-                self.nan[number] += int(np.isnan(flat).sum())
-                self.infinite[number] += int(np.isinf(flat).sum())
-                flat = flat[finite]
-            if flat.size:
-                self.low[number] = min(self.low[number], float(flat.min()))
-                self.high[number] = max(self.high[number], float(flat.max()))
-                self.squares[number] += float(np.square(flat, dtype=np.float64).sum())
-                self.counts[number] += flat.size
+            if number == len(self._layers):
+                self._layers.append(LayerRange())
+            self._layers[number].add(values)
 
     def as_json(self) -> list[dict[str, Any]]:
-        """Return a row a layer."""
-        rows = zip(
-            self.low, self.high, self.squares, self.counts, self.nan, self.infinite, strict=True
-        )
-        return [
-            {
-                "layer": number,
-                "min": low if count else None,
-                "max": high if count else None,
-                "rms": math.sqrt(squares / count) if count else None,
-                "nan": nan,
-                "infinite": infinite,
-            }
-            for number, (low, high, squares, count, nan, infinite) in enumerate(rows)
-        ]
+        """Return one row per layer."""
+        return [{"layer": n, **layer.as_json()} for n, layer in enumerate(self._layers)]
 
 
 @dataclass
@@ -122,11 +124,11 @@ def described(value: object) -> tuple[str, tuple[int, ...] | None, str | None]:
 
 
 def _described_list(values: Sequence[Any]) -> tuple[str, tuple[int, ...] | None, str | None]:
-    parts = {described(value) for value in values[:1]} if _all_scalars(values) else {
-        described(value) for value in values
-    }  # fmt: skip
-    if not parts:
+    if not values:
         return "list", (0,), None
+    # Token ids or texts: the first describes all.
+    scalars = isinstance(values[0], int | float | str)
+    parts = {described(value) for value in (values[:1] if scalars else values)}
     kinds = " or ".join(sorted({kind for kind, _, _ in parts}))
     shapes = {shape for _, shape, _ in parts}
     dtypes = " or ".join(sorted({dtype for _, _, dtype in parts if dtype}))
@@ -136,13 +138,8 @@ def _described_list(values: Sequence[Any]) -> tuple[str, tuple[int, ...] | None,
     return f"list of {kinds}{ragged}", (len(values), *inner), dtypes or None
 
 
-def _all_scalars(values: Sequence[Any]) -> bool:
-    """Return whether the first entry describes a list: token ids, texts."""
-    return bool(values) and isinstance(values[0], int | float | str)
-
-
 def spread(values: Any) -> dict[str, float] | None:
-    """Return least, median, mean, largest and sum; None of nothing."""
+    """Return minimum, median, mean, maximum and sum; None without values."""
     array = np.asarray(values, np.int64)
     if not array.size:
         return None
@@ -177,8 +174,9 @@ def token_rows(
     rows = []
     for place, token in enumerate(tokens):
         answer = None if prompt_length is None else place - prompt_length
-        known = logprobs is not None and answer is not None and 0 <= answer < len(logprobs)
-        logprob = logprobs[answer] if known and logprobs and answer is not None else None
+        logprob = None
+        if logprobs is not None and answer is not None and 0 <= answer < len(logprobs):
+            logprob = logprobs[answer]
         rows.append(
             {
                 "place": place,

@@ -1,7 +1,6 @@
 """Finds one trace in a packed data set or in a raw file.
 
-Whole maps are reduced here by the packer's own rules, so that a graph shows the edges that a
-detector would be given.
+Whole maps are reduced by the packer's rules, so that a graph shows the edges that a detector reads.
 """
 
 from __future__ import annotations
@@ -11,23 +10,25 @@ from pathlib import Path
 
 import numpy as np
 
+from wdsbench.errors import ShardError
+from wdsbench.records import SPLITS, ReducedAttention
 from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.shards.read.open import open_index
+from wdsbench.shards.read.sample import StoredSample
 from wdsbench.traces.attention import AttentionRules, MapError, as_maps, join_layers, reduce_maps
 from wdsbench.traces.files import kind_of
 from wdsbench.view.raw import read_raw
-from wdsbench.view.stored import read_stored
-from wdsbench.view.trace import ViewedTrace
+from wdsbench.view.trace import ViewedTrace, shown_name
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which trace; at most one of the three, none: the first.
+    """The requested trace, by at most one of the three; by default the first.
 
     Attributes:
         trace: Its place, from 0: row of the index, or place in the raw file.
         sample: Its member key (packed data sets only).
-        question: Its question id; the first of that question's traces.
+        question: Its question id, for the first trace of that question.
     """
 
     trace: int | None = None
@@ -35,11 +36,7 @@ class Wanted:
     question: str | None = None
 
     def __post_init__(self) -> None:
-        """Check that it names one trace.
-
-        Raises:
-            ValueError: It names several, or a negative place.
-        """
+        """Raise ValueError if several traces are named, or a negative place."""
         given = [
             name for name in ("trace", "sample", "question") if getattr(self, name) is not None
         ]
@@ -106,6 +103,47 @@ def with_edges(trace: ViewedTrace) -> ViewedTrace:
         sketch=made.sketch if kept.sketch is None else kept.sketch,
     )
     return replace(trace, kept=both)
+
+
+def read_stored(index: DatasetIndex, row: int, path: str) -> ViewedTrace:
+    """Return the sample of one row of the index; ShardError if it cannot be read."""
+    sample, table = StoredSample(index, row), index.sample_row(row)
+    shard = str(index.shard_path(int(index.columns["shard"][row])))
+    tokens, meta = table.tokens, sample.meta()
+    texts = meta.get("token_texts") or [f"#{number}" for number in meta.get("tokens") or ()]
+    return ViewedTrace(
+        name=shown_name(table.question_id, meta.get("trace")),
+        source=f"{path}, {SPLITS[int(index.columns['split'][row])]}",
+        slug=table.key,
+        error=lambda detail: ShardError(f"sample {table.key}: {detail}", shard=shard),
+        stored=True,
+        texts=texts if len(texts) == tokens else [f"token {i}" for i in range(tokens)],
+        prompt_length=None if table.prompt_length < 0 else table.prompt_length,
+        answer=str(meta.get("answer") or ""),
+        hidden=np.asarray(sample.states(), np.float32),
+        label=None if np.isnan(table.label) else table.label,
+        score=None if np.isnan(table.score) else table.score,
+        full=sample.array("full") if sample.has("full") else None,
+        kept=_kept(sample),
+        model_layers=index.model_layers,
+    )
+
+
+def _kept(sample: StoredSample) -> ReducedAttention | None:
+    """Return edges, heads and sketch of a sample, as far as they are stored."""
+    edges, heads, sketch = sample.edges(), sample.heads(), sample.sketch()
+    if edges is None and heads is None and sketch is None:
+        return None
+    provenance = sample.index.file.provenance
+    return ReducedAttention(
+        num_layers=sample.index.num_layers,
+        num_heads=sample.index.num_heads,
+        edges=edges,
+        edge_rule=None if edges is None else provenance.edge_rule,
+        heads=heads,
+        head_threshold=None if heads is None else provenance.head_threshold,
+        sketch=sketch,
+    )
 
 
 def _row(index: DatasetIndex, wanted: Wanted, path: str) -> int:

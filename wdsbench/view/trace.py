@@ -1,13 +1,13 @@
 """One trace in the form that pictures use, from any source.
 
 Attention of a layer is given as the causal half of a map: float32 ``[T (T + 1) / 2]``, row after
-row the weights of token i on tokens j <= i, NaN where nothing is kept. What whole maps hold is
-taken from them; without maps it is put together from edges, and the diagonal from the sketch.
+row the weights of token i on tokens j <= i, NaN where nothing is kept. Without whole maps it is
+made from edges, and its diagonal from the sketch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 
 from wdsbench.errors import WdsbenchError
 from wdsbench.records import EdgeLists, LayerEdges, ReducedAttention
-from wdsbench.shards.format.kinds import SKETCH_VALUES
+from wdsbench.shards.format.kinds import KINDS, SKETCH_VALUES
 
-#: From this weight on a head's attention is drawn as an edge where whole maps are kept; without
-#: them it is what packing kept.
+PANELS = ("graph", "heatmap", "norms")
+
+#: Least weight of a head's attention that is drawn as an edge if whole maps are stored.
 HEAD_EDGE = 0.05
 
 _SELF_ATTENTION = SKETCH_VALUES.index("self_attention")
@@ -31,21 +32,20 @@ class ViewedTrace:
     """A trace with the stored parts of its attention.
 
     Attributes:
-        name: The question and trace, for people.
+        name: The question and trace, for display.
         source: File or data set, for display.
-        slug: Name for files made of it.
+        slug: Stem for the names of files made from it.
         error: Makes an error that names file or shard and the trace.
         stored: True if it comes from a packed data set.
         texts: T token texts; ``#id`` or ``token i`` if the source has none.
         prompt_length: Tokens of the prompt; None: unknown.
-        answer: As text.
         hidden: float32 ``[L, t, D]``: states of the last t tokens; t is T, or fewer if only the
             answer's or the last token's were saved.
         label: 1 hallucinated, 0 right, None unknown.
-        score: That the label was made from; None unknown.
+        score: The score from which the label was made, or None.
         full: float16 ``[L, H, T (T + 1) / 2]``: whole maps, or None.
         kept: Edges, heads and sketch, each or all None.
-        model_layers: Which of the model's layers the L are, by which they are named; None: all.
+        model_layers: Numbers of the L layers in the model, which name them; None: all.
     """
 
     name: str
@@ -129,11 +129,10 @@ class ViewedTrace:
     def half(self, layer: int, head: int | None = None) -> NDArray[np.float32]:
         """Return the causal half of a head's map, or of the mean over heads (None).
 
-        Without whole maps only edges are known; of single heads' edges the mean is taken with 0 for
-        what is not kept.
+        A mean over the edges of single heads counts weights that are not kept as 0.
 
         Raises:
-            WdsbenchError: Nothing of it is kept; the pack option that keeps it is named.
+            WdsbenchError: It is not kept; the error names the pack option that keeps it.
         """
         if self.full is not None:
             half = self.full[layer] if head is None else self.full[layer, head]
@@ -191,7 +190,7 @@ class ViewedTrace:
 
     def remedy(self, kind: str) -> str:
         """Return the remedy for a missing kind of attention: ``full``, ``edges``, ``heads``, ..."""
-        return f"{'repack' if self.stored else 'extract again'} with --attention {kind}"
+        return f"{'repack' if self.stored else 'extract again'} with {KINDS[kind].pack_option}"
 
     def remarks(self, head: int | None = None) -> list[str]:
         """Return the parts of the attention that pictures do not show, with the remedy."""
@@ -217,6 +216,23 @@ class ViewedTrace:
             tokens = np.arange(self.num_tokens)
             half[tokens * (tokens + 3) // 2] = own.mean(axis=0) if head is None else own[head]
         return half
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The part of a trace that a picture or a page shows.
+
+    Attributes:
+        panels: One or more of `PANELS`; a page shows graph and heatmap together.
+        layers: Positions of the layers that are shown side by side.
+        head: Head whose attention is shown; None: the mean over heads.
+        scores: Scores of a detector.
+    """
+
+    panels: Sequence[str]
+    layers: Sequence[int]
+    head: int | None = None
+    scores: Scores | None = None
 
 
 class Scores(Protocol):

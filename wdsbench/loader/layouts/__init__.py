@@ -1,13 +1,12 @@
 """How the samples of a batch are arranged in its tensors: one class and one file per layout.
 
 A layout is added by a subclass of :class:`Layout` and a row of :data:`LAYOUTS`; the loader, its
-worker processes and its memory use nothing but the five methods of the class. The training process
-and a worker compute the placement of a batch once each, from the rows alone.
+workers and its memory use only the five methods of the class.
 """
 
 from wdsbench.loader.layouts.graph import GraphLayout
 from wdsbench.loader.layouts.jagged import JaggedLayout
-from wdsbench.loader.layouts.layout import BatchTensors, EdgeJobs, Layout, Placement
+from wdsbench.loader.layouts.layout import BatchTensors, Layout, Placement
 from wdsbench.loader.layouts.pad import PadLayout
 from wdsbench.loader.layouts.stack import StackLayout
 from wdsbench.loader.layouts.union_graph import UnionGraphLayout
@@ -18,4 +17,4 @@ LAYOUTS: dict[str, type[Layout]] = {
     for layout in (StackLayout, PadLayout, JaggedLayout, GraphLayout, UnionGraphLayout)
 }
 
-__all__ = ["LAYOUTS", "BatchTensors", "EdgeJobs", "Layout", "Placement"]
+__all__ = ["LAYOUTS", "BatchTensors", "Layout", "Placement"]
