@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from wdsbench.errors import PackError
-from wdsbench.pack.states import half_states
+from wdsbench.pack.prepare import half_states
 from wdsbench.shards.format.wide import to_half
 
 

@@ -15,7 +15,7 @@ from wdsbench.pack.samples import SampleBuilder
 from wdsbench.pack.tally import LayerTotals, Tally
 from wdsbench.records import SPLITS
 from wdsbench.shards.format.index import LabelsEntry
-from wdsbench.shards.format.kinds import HIDDEN, attention_kinds
+from wdsbench.shards.format.kinds import HIDDEN, KINDS, attention_kinds
 from wdsbench.shards.format.provenance import Appended, Provenance
 from wdsbench.shards.read.index import DatasetIndex
 
@@ -65,20 +65,15 @@ def load_base(samples: SampleBuilder, base: DatasetIndex) -> None:
     features = base.num_features if samples.reduction is None else samples.reduction.mean.shape[1]
     samples.shape, samples.layers = (base.num_layers, features), base.model_layers
     samples.heads = base.heads
+    stored = [kind.name for kind in attention_kinds() if kind.name in file.fields]
     kept = np.zeros(len(base), bool)
-    for kind in attention_kinds():
-        kept |= base.member(kind.main, "size") != 0
+    for name in stored:
+        kept |= base.member(KINDS[name].main, "size") != 0
     samples.closed = Tally(
         layers=LayerTotals.from_entries(file.layers),
         samples=len(base),
         unlabelled=int(np.isnan(columns["label"]).sum()),
-        attention=Counter(
-            {
-                kind.name: file.fields[kind.name].samples
-                for kind in attention_kinds()
-                if kind.name in file.fields
-            }
-        ),
+        attention=Counter({name: file.fields[name].samples for name in stored}),
         with_attention=int(kept.sum()),
         graphs=_graphs(file.fields["edges"].note) if "edges" in file.fields else 0,
         remarks=Counter(file.provenance.remarks or {}),

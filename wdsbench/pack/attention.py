@@ -35,24 +35,24 @@ if TYPE_CHECKING:  # worker processes do not load the index
 
 
 @dataclass(frozen=True)
-class AttentionParts:
-    """The stored attention of one trace.
+class StoredAttention:
+    """The kinds of stored attention of one trace.
 
     Attributes:
-        members: Content by member name.
-        kinds: Kinds of attention.
+        kinds: Their names.
         heads: H if every trace must have the same number, else 0.
         from_graphs: True if the source held edges instead of maps.
     """
 
-    members: dict[str, Pieces]
-    kinds: tuple[str, ...]
-    heads: int
-    from_graphs: bool
+    kinds: tuple[str, ...] = ()
+    heads: int = 0
+    from_graphs: bool = False
 
 
-def attention_parts(trace: Trace, tokens: int, options: PackOptions) -> AttentionParts:
-    """Return the attention to store.
+def stored_attention(
+    trace: Trace, options: PackOptions
+) -> tuple[dict[str, Pieces], StoredAttention]:
+    """Return the members to store, by name, and their kinds.
 
     Raises:
         TraceError: A weight is not an attention probability, or extraction reduced the maps with
@@ -61,12 +61,11 @@ def attention_parts(trace: Trace, tokens: int, options: PackOptions) -> Attentio
     reduced = _reduced(trace, options)
     members: dict[str, Pieces] = {}
     kinds = []
-    for kind, made in _kinds(trace, reduced, tokens, options.attention):
+    for kind, made in _kinds(trace, reduced, options.attention):
         members.update(made)
         kinds.append(kind)
     by_head = reduced is not None and set(options.attention) - {"edges"}
-    return AttentionParts(
-        members=members,
+    return members, StoredAttention(
         kinds=tuple(kinds),
         heads=reduced.num_heads if reduced is not None and by_head else 0,
         from_graphs=bool(members) and trace.graphs is not None,
@@ -102,9 +101,10 @@ def attention_fields(
 
 
 def _kinds(
-    trace: Trace, reduced: ReducedAttention | None, tokens: int, wanted: tuple[str, ...]
+    trace: Trace, reduced: ReducedAttention | None, wanted: tuple[str, ...]
 ) -> Iterator[tuple[str, dict[str, Pieces]]]:
     """Yield each wanted kind with its members."""
+    tokens = trace.num_tokens
     if trace.graphs is not None and "edges" in wanted:
         yield "edges", edge_members(trace.graphs, tokens)
     if reduced is None:
@@ -148,14 +148,10 @@ def _by_layer(edges: EdgeLists) -> list[LayerEdges]:
 
 def _check_extracted(trace: Trace, reduced: ReducedAttention, rules: AttentionRules) -> None:
     """Raise TraceError if a trace without maps lacks a kind or has it by another rule."""
-    there = {
-        "edges": reduced.edges is not None,
-        "heads": reduced.heads is not None,
-        "sketch": reduced.sketch is not None,
-    }
-    missing = [kind for kind in rules.kinds if not there.get(kind)]
+    there = [kind for kind in ("edges", "heads", "sketch") if getattr(reduced, kind) is not None]
+    missing = [kind for kind in rules.kinds if kind not in there]
     if missing:
-        kept = ",".join(kind for kind in there if there[kind])
+        kept = ",".join(there)
         wanted = ",".join(kind for kind in ATTENTION_KINDS if kind in rules.kinds)
         raise TraceError.at(
             trace,
@@ -167,17 +163,12 @@ def _check_extracted(trace: Trace, reduced: ReducedAttention, rules: AttentionRu
         assert reduced.edge_rule is not None  # stored with edges
         if EdgeRule.parse(reduced.edge_rule) != EdgeRule.parse(rules.edge_rule):
             raise _other_rule(trace, "edges", "--edge-rule", reduced.edge_rule, rules.edge_rule)
-    if "heads" in rules.kinds and reduced.head_threshold != rules.head_threshold:
-        raise _other_rule(
-            trace,
-            "heads",
-            "--head-threshold",
-            str(reduced.head_threshold),
-            str(rules.head_threshold),
-        )
+    before, now = reduced.head_threshold, rules.head_threshold
+    if "heads" in rules.kinds and before != now:
+        raise _other_rule(trace, "heads", "--head-threshold", before, now)
 
 
-def _other_rule(trace: Trace, kind: str, option: str, there: str, asked: str) -> Exception:
+def _other_rule(trace: Trace, kind: str, option: str, there: object, asked: object) -> TraceError:
     return TraceError.at(
         trace,
         f"its {kind} were extracted with {option} {there}, not {asked}, and it has no maps to"

@@ -11,11 +11,9 @@ The bytes are those of ``pack`` for the same files in the same order with the sa
 kill or an exception the folder keeps the finished shards. With ``resume`` the same files are added
 again in the same order; those that are packed are skipped, even if they no longer exist.
 
-A file is finished when all its samples are in shards that have their final name, are on the disk
-and in the journal. Every split has an open shard, and the one that fills slowest decides: with
-70/15/15 and shards of 256 MB the files of the last 256 / 0.15 MB of samples, about seven shards,
-are not finished yet. A caller that removes finished files keeps that much, however large the data
-set is.
+A file is finished when all its samples are in closed shards, on the disk and in the journal. The
+split that fills slowest decides: with 70/15/15 and shards of 256 MB the files of the last
+256 / 0.15 MB of samples, about seven shards, are not finished yet.
 """
 
 from __future__ import annotations
@@ -42,11 +40,7 @@ from wdsbench.traces.scores import read_scores
 
 
 class IncrementalPacker:
-    """A data set that files are added to until it is finished; a context.
-
-    Attributes:
-        folder: The data set's.
-    """
+    """A data set in ``folder`` that files are added to until it is finished; a context."""
 
     def __init__(
         self,
@@ -61,7 +55,7 @@ class IncrementalPacker:
         """Open a new data set or an unfinished one.
 
         Args:
-            out: Folder of the data set; created if it does not exist.
+            out: Folder of the data set; created if necessary.
             options: See :class:`PackOptions`; ``reduce`` and ``split_by="file"`` need all files at
                 once and are not available.
             source: Further settings that the files depend on, as JSON; a run is resumed only with
@@ -78,11 +72,10 @@ class IncrementalPacker:
                 whose raw files were removed; or another process is writing there.
         """
         options = options or PackOptions()
-        for name, value, expected in (
-            ("reduce", options.reduce, None),
-            ("split_by", options.split_by, "question"),
-        ):
-            if value != expected:
+        expected = {"reduce": None, "split_by": "question"}
+        for name in expected:
+            value = getattr(options, name)
+            if value != expected[name]:
                 raise ValueError(
                     f"{name} is {value!r}, which needs all files at once; extract first, then pack"
                 )

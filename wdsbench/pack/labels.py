@@ -31,12 +31,7 @@ _REMEDY: Final = "give the traces a trace_number, or score the files that are pa
 
 @dataclass(frozen=True)
 class Labeller:
-    """Labels traces, each on its own.
-
-    Attributes:
-        scores: None: labels come from the traces.
-        options: Threshold, and handling of traces without a score.
-    """
+    """Labels traces, each on its own; without ``scores`` by the labels they have."""
 
     scores: ScoreTable | None
     options: PackOptions
@@ -76,7 +71,6 @@ class NumberedLabeller:
     """Labels prepared traces whose number is known only from the traces before them.
 
     Attributes:
-        labeller: Labels a trace, given its number.
         existing: Questions of the data set that is appended to.
         places: Place of the first trace without a number, by question.
     """
@@ -86,11 +80,7 @@ class NumberedLabeller:
     places: dict[str, str] = field(default_factory=dict)
 
     def label(self, prepared: Prepared, number: int) -> Prepared:
-        """Return the trace with its label; it may be dropped now.
-
-        Args:
-            prepared: A trace that needs its number.
-            number: Count of the traces of its question before it.
+        """Return a trace that needs its ``number`` with its label; it may be dropped now.
 
         Raises:
             ScoreError: It is ambiguous which row is the trace's, or the trace has no score and the
@@ -155,15 +145,8 @@ def listed(numbers: tuple[int, ...]) -> str:
 def labels_entry(
     scores: Path | None, column: str | None = None, threshold: float | None = None
 ) -> LabelsEntry:
-    """Return the index's entry about the source of labels.
-
-    Args:
-        scores: The score file; None: labels come from the raw traces.
-        column: Its column of scores.
-        threshold: A score below it means hallucinated.
-
-    Raises:
-        ScoreError: The file cannot be read.
+    """Return the index's entry about the source of labels, by default the raw traces; ScoreError
+    if the score file cannot be read.
     """
     from wdsbench.shards.format.index import LabelsEntry
 

@@ -21,29 +21,21 @@ _KEEP: Final = ((_M_MMAP_THRESHOLD, 1 << 30), (_M_TRIM_THRESHOLD, 2**31 - 1), (_
 _USUAL: Final = ((_M_MMAP_THRESHOLD, 1 << 25), (_M_TRIM_THRESHOLD, 1 << 26), (_M_TOP_PAD, 1 << 17))
 
 
-def keep_freed_memory() -> None:
-    """Keep freed memory until the process ends."""
-    _set(_KEEP)
-
-
 @contextlib.contextmanager
 def freed_memory_kept() -> Iterator[None]:
     """Keep freed memory until the block ends, then return it to the kernel."""
-    _set(_KEEP)
+    libc = _glibc()
+    if libc is None:
+        yield
+        return
+    for name, value in _KEEP:
+        libc.mallopt(name, value)
     try:
         yield
     finally:
-        _set(_USUAL)
-        libc = _glibc()
-        if libc is not None:
-            libc.malloc_trim(0)
-
-
-def _set(values: tuple[tuple[int, int], ...]) -> None:
-    libc = _glibc()
-    if libc is not None:
-        for name, value in values:
+        for name, value in _USUAL:
             libc.mallopt(name, value)
+        libc.malloc_trim(0)
 
 
 def _glibc() -> Any:

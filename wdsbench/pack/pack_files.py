@@ -1,9 +1,8 @@
 """Raw trace files and scores in, a data set out.
 
-Files are read one after the other, or by ``workers`` processes, and their traces are written in the
-files' order, so the bytes do not depend on ``workers`` and memory is bounded by ``workers + 1``
-files (by one without workers). An error stops the run, names file, trace and question, and leaves
-nothing behind. Only traces that the caller asked to drop are skipped, and they are counted.
+Traces are written in the files' order, so the bytes do not depend on ``workers``, and memory is
+bounded by ``workers + 1`` files (by one without workers). An error stops the run, names file, trace
+and question, and leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def pack(
 
     Args:
         patterns: Paths or glob patterns of raw files.
-        out: Folder of the data set; created if it does not exist.
+        out: Folder of the data set; created if necessary.
         scores: CSV of scores; None: labels come from the raw files.
         options: See :class:`PackOptions`.
         workers: Processes that read files; 1: this process. The bytes are the same.

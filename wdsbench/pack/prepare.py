@@ -6,25 +6,30 @@ Nothing here depends on other traces; numbers, duplicates and splits are handled
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 import xxhash
+from numpy.typing import NDArray
 
 from wdsbench.errors import PackError, TraceError
-from wdsbench.pack.attention import AttentionParts, attention_parts
+from wdsbench.pack.attention import StoredAttention, stored_attention
 from wdsbench.pack.labels import Labeller
 from wdsbench.pack.options import PackOptions
 from wdsbench.pack.reduce import Reduction
-from wdsbench.pack.states import half_states
 from wdsbench.pack.tally import LayerTotals
 from wdsbench.records import Trace
 from wdsbench.shards.format.kinds import HIDDEN, HIDDEN_SCALE
 from wdsbench.shards.format.members import npy_pieces
 from wdsbench.shards.format.tar import Pieces
+from wdsbench.shards.format.wide import HALF_MAX, HalfStates, to_half
 from wdsbench.traces.read import read_traces
 from wdsbench.traces.scores import ScoreTable
+
+_MAGNITUDE: Final = np.uint16(0x7FFF)
+_BLOCK_ELEMENTS: Final = 64 * 1024
 
 
 @dataclass(frozen=True)
@@ -34,16 +39,12 @@ class Prepared:
     Attributes:
         trace: The trace without its arrays of states and attention.
         shape: (L, D) of its states, before any reduction.
-        tokens: T of the sequence.
-        state_tokens: T of the states.
-        score: None where unknown.
-        label: None where unknown.
+        state_tokens: Tokens with states, the last of ``tokens``.
         digest: XXH3-64 of the input states if the trace has no number; else None.
         totals: Totals over the states.
         members: Content by member name, except ``meta.json``.
-        attention: The stored attention; its members are among ``members``.
-        dropped: True if it is left out because it has no score; then the rest is empty.
-        needs_number: True if score and label depend on its number, which is not known yet.
+        dropped: It is left out because it has no score; then the rest is empty.
+        needs_number: Score and label depend on its number, which is not known yet.
     """
 
     trace: Trace
@@ -52,35 +53,24 @@ class Prepared:
     state_tokens: int
     score: float | None
     label: float | None
-    digest: int | None
-    totals: LayerTotals
-    members: dict[str, Pieces]
-    attention: AttentionParts
+    digest: int | None = None
+    totals: LayerTotals = field(default_factory=lambda: LayerTotals.zeros(0))
+    members: dict[str, Pieces] = field(default_factory=dict)
+    attention: StoredAttention = field(default_factory=StoredAttention)
     dropped: bool = False
     needs_number: bool = False
 
 
 @dataclass(frozen=True)
 class Preparer:
-    """Prepares traces; is sent to worker processes.
-
-    Attributes:
-        options: See :class:`PackOptions`.
-        scores: None: labels come from the traces.
-        reduction: Applied to states; None: all features are stored.
-    """
+    """Prepares traces; is sent to worker processes. Without ``scores`` labels come from traces."""
 
     options: PackOptions
     scores: ScoreTable | None
     reduction: Reduction | None = None
 
     def file(self, path: Path) -> Iterator[Prepared]:
-        """Yield the traces of one raw file, in order.
-
-        Raises:
-            TraceError: The file or a trace cannot be used.
-            ScoreError: A trace without a score.
-        """
+        """Yield the traces of one raw file, in order; TraceError or ScoreError if one is bad."""
         for trace in read_traces(path):
             yield self.trace(trace)
 
@@ -89,34 +79,28 @@ class Preparer:
         labeller = Labeller(self.scores, self.options)
         wait = labeller.needs_number(trace)
         score, label = (None, None) if wait else labeller.label(trace, trace.trace_number)
-        layers, state_tokens, features = trace.hidden.shape
-        light = replace(
-            trace, hidden=trace.hidden[:, :0].copy(), attentions=None, graphs=None, reduced=None
-        )
+        hidden = trace.hidden
+        layers, state_tokens, features = hidden.shape
         prepared = Prepared(
-            trace=light,
+            trace=replace(
+                trace, hidden=hidden[:, :0].copy(), attentions=None, graphs=None, reduced=None
+            ),
             shape=(layers, features),
-            tokens=tokens_of(trace),
+            tokens=trace.num_tokens,
             state_tokens=state_tokens,
             score=score,
             label=label,
-            digest=None,
-            totals=LayerTotals.zeros(layers),
-            members={},
-            attention=AttentionParts({}, (), 0, from_graphs=False),
             needs_number=wait,
+            dropped=label is None and not wait and self.options.missing_score == "drop",
         )
-        if label is None and not wait and self.options.missing_score == "drop":
-            return replace(prepared, dropped=True)
+        if prepared.dropped:
+            return prepared
         digest = None
         if trace.trace_number is None:
-            digest = xxhash.xxh3_64_intdigest(np.ascontiguousarray(trace.hidden).data)
-        hidden = trace.hidden
+            digest = xxhash.xxh3_64_intdigest(np.ascontiguousarray(hidden).data)
         if self.reduction is not None:
-            if self.reduction.mean.shape != (layers, features):
-                raise TraceError.at(
-                    trace, other_shape((layers, features), self.reduction.mean.shape)
-                )
+            if self.reduction.mean.shape != prepared.shape:
+                raise TraceError.at(trace, other_shape(prepared.shape, self.reduction.mean.shape))
             hidden = self.reduction.apply(hidden)
         try:
             states = half_states(hidden, overflow=self.options.overflow)
@@ -125,20 +109,10 @@ class Preparer:
         members: dict[str, Pieces] = {HIDDEN: npy_pieces(states.values)}
         if states.scale is not None:
             members[HIDDEN_SCALE] = npy_pieces(states.scale)
-        attention = attention_parts(trace, prepared.tokens, self.options)
-        members.update(attention.members)
-        return replace(
-            prepared,
-            digest=digest,
-            totals=LayerTotals.of(states),
-            members=members,
-            attention=replace(attention, members={}),
-        )
-
-
-def tokens_of(trace: Trace) -> int:
-    """Return T: the tokens of the sequence, or of the states if the source has no tokens."""
-    return trace.num_tokens
+        made, attention = stored_attention(trace, self.options)
+        members.update(made)
+        totals = LayerTotals.of(states)
+        return replace(prepared, digest=digest, totals=totals, members=members, attention=attention)
 
 
 def other_shape(shape: tuple[int, ...], before: tuple[int, ...]) -> str:
@@ -147,3 +121,45 @@ def other_shape(shape: tuple[int, ...], before: tuple[int, ...]) -> str:
         f"{shape[0]} layers of {shape[1]} features, the traces before have {before[0]} of"
         f" {before[1]}; pack each model into its own data set"
     )
+
+
+def half_states(hidden: NDArray[Any], *, overflow: str) -> HalfStates:
+    """Return ``[L, T, D]`` float states as float16: the result of `to_half`, at memory speed if all
+    values are in range.
+
+    Raises:
+        PackError: NaN, or a layer beyond float16 under ``overflow="error"``.
+    """
+    layers = len(hidden)
+    contiguous = np.ascontiguousarray(hidden).reshape(layers, -1)
+    max_abs = np.array([_max_abs(layer) for layer in contiguous])
+    if not bool((max_abs <= HALF_MAX).all()):  # NaN compares false
+        return to_half(hidden, overflow=overflow)
+    return HalfStates(
+        values=np.ascontiguousarray(hidden, dtype=np.float16),
+        scale=None,
+        max_abs=max_abs,
+        infinities=np.zeros(layers, np.int64),
+        error_max=np.zeros(layers, np.float64),
+    )
+
+
+def _max_abs(layer: NDArray[Any]) -> float:
+    """Return the largest magnitude of a flat layer, which may be infinite or NaN.
+
+    It is scanned in blocks, so that temporaries stay in a core's cache.
+    """
+    largest = 0.0
+    for first in range(0, layer.size, _BLOCK_ELEMENTS):
+        block = layer[first : first + _BLOCK_ELEMENTS]
+        if block.dtype == np.float16:  # magnitudes compare like their bits; NaN is largest
+            bits = (block.view(np.uint16) & _MAGNITUDE).max()
+            largest = float(np.fmax(largest, np.uint16(bits).view(np.float16)))
+            if bits > 0x7C00:
+                return float("nan")
+        else:
+            found = float(np.maximum(block.max(), -block.min()))
+            if not found <= np.finfo(np.float64).max:
+                return found
+            largest = max(largest, found)
+    return largest

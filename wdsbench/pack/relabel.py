@@ -23,10 +23,7 @@ class RelabelReport:
     """Result of a run.
 
     Attributes:
-        index: The new index.
-        samples: Samples in all splits.
         changed: Samples with a new label, including to and from "no label".
-        unlabelled: Samples without a label.
         unused: Scores in the file that belong to no sample.
         one_class: Non-empty splits without labels of both classes.
     """
@@ -50,7 +47,7 @@ def relabel(
     """Replace label and score of every sample by those of a score file.
 
     Args:
-        folder: The data set's.
+        folder: The data set.
         scores: CSV as for :func:`wdsbench.pack.pack`; trace numbers are those of the data set.
         score_column: Column of the scores; None: ``bleurt_score``, or the only one.
         threshold: A sample with a score below it is hallucinated (label 1).

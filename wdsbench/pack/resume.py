@@ -23,10 +23,7 @@ def settings_of(
 ) -> dict[str, Any]:
     """Return the settings that decide the bytes of the shards, apart from the files' contents.
 
-    Args:
-        options: The options of the run.
-        files: The raw files; None: they are added one by one.
-        labels: Source of the labels; None: not known before the last file.
+    ``files`` is None if they are added one by one, ``labels`` if their source is not known yet.
     """
     settings = asdict(options)
     del settings["threads"]
@@ -120,11 +117,8 @@ def add_finished_counts(samples: SampleBuilder, writer: DatasetWriter) -> None:
 
 
 def check_removed_files(writer: DatasetWriter, removed: Collection[str] = ()) -> None:
-    """Raise PackError unless finished shards hold all samples of the files that were removed.
-
-    Args:
-        writer: Holds the records and finished shards of the earlier run.
-        removed: Names of removed files that the caller knows; the journal may be damaged, too.
+    """Raise PackError unless finished shards hold all samples of the files that were removed:
+    those in the journal, and ``removed``, since the journal may be damaged, too.
     """
     run = EarlierRun.of(writer)
     finished = {name for number, name in run.names.items() if run.is_finished(number)}
@@ -155,8 +149,7 @@ def refuse_only_copy(folder: Path) -> None:
 def removed_files(folder: Path) -> list[str]:
     """Return the names of the raw files that the unfinished run in a folder allowed to remove."""
     records, _ = read_journal(folder)
-    found = [record["record"].get("removed", []) for record in records if "record" in record]
-    return [name for entries in found for _, name in entries]
+    return [name for record in records for _, name in record.get("record", {}).get("removed", [])]
 
 
 def stat_of(path: Path) -> list[int]:

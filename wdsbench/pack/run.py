@@ -35,8 +35,6 @@ class PackReport:
     """Result of a run.
 
     Attributes:
-        index: The data set's index.
-        samples: Samples written.
         bytes_written: Bytes of all shards.
         dropped: Traces left out because they have no score (``missing_score="drop"``).
         unlabelled: Traces stored without a label.
@@ -64,14 +62,8 @@ def open_writer(
 ) -> DatasetWriter:
     """Return a writer for the data set in ``out``, which the caller closes.
 
-    Args:
-        out: Created if it does not exist.
-        samples: Its counts are recorded with each shard.
-        settings: Settings that decide the bytes (``resume.settings_of``); None: no journal.
-        append: Add to a finished data set.
-        resume: Continue an unfinished run with the same settings, and keep finished shards if the
-            writer is closed early.
-        removed: Names of files of the unfinished run that no longer exist.
+    ``settings`` decide the bytes (``resume.settings_of``); without them there is no journal.
+    ``removed`` are names of files of the unfinished run that no longer exist.
 
     Raises:
         PackError: The folder cannot be used, or holds an unfinished run with other settings, or one
@@ -102,15 +94,8 @@ class PackRun:
     def __init__(
         self, writer: DatasetWriter, samples: SampleBuilder, labels: LabelsEntry | None = None
     ) -> None:
-        """Load the state of an earlier run or of the data set that is appended to.
-
-        Args:
-            writer: Open; closed by the caller.
-            samples: Builds the samples; new.
-            labels: Source of the labels, compared with that of the data set appended to.
-
-        Raises:
-            PackError: That data set was packed with other options.
+        """Load the state of an earlier run, or of the data set that is appended to; PackError if
+        that was packed with other options or has another source of labels.
         """
         self.earlier = EarlierRun.of(writer)
         self.finished = False
@@ -129,12 +114,8 @@ class PackRun:
         traces: Callable[[], Iterable[Prepared]],
         split_of: Callable[[Trace], str],
     ) -> None:
-        """Pack the next file.
-
-        Args:
-            path: Its path; it need not exist if all its samples are in finished shards.
-            traces: Returns its traces; not called if all its samples are in finished shards.
-            split_of: Returns the split of a trace.
+        """Pack the next file. If all its samples are in finished shards, it need not exist and
+        ``traces`` is not called.
 
         Raises:
             TraceError: A trace cannot be used.
@@ -168,10 +149,6 @@ class PackRun:
 
     def finish(self, labels: LabelsEntry, scores: Path | None) -> PackReport:
         """Write table and index and return what was written; if appending, the new part.
-
-        Args:
-            labels: Source of the labels.
-            scores: The score file, if they come from one.
 
         Raises:
             ScoreError: The score file has rows of traces that were not added.

@@ -32,7 +32,6 @@ class SampleBuilder:
     """Adds prepared traces to a writer as samples and counts them.
 
     Attributes:
-        options: See :class:`PackOptions`.
         labeller: Labels traces whose number is known only here.
         reduction: Applied to states, for the index.
         shape: (L, D) of the states; None before the first trace.
@@ -45,10 +44,8 @@ class SampleBuilder:
         contents: File and place of each (question, digest of states) without a number.
         stored: Key of each (question, XXH3 of hidden.npy) of the data set that is appended to.
         split_of: Split of each question.
-        dropped: Traces dropped because they have no score.
         dropped_of: Dropped traces of the current file, by question.
         numbered: Samples whose number was assigned here.
-        samples: Samples added.
     """
 
     options: PackOptions
@@ -99,12 +96,8 @@ class SampleBuilder:
     ) -> None:
         """Check one trace against those before and write it.
 
-        Args:
-            prepared: The trace.
-            split: Its split.
-            writer: Receives the sample.
-            file: Number of the trace's file, for the journal.
-            finished: True if it is in a finished shard: it is checked but not written or counted.
+        ``file`` is the number of its file, for the journal. A trace in a ``finished`` shard is
+        checked, but not written or counted.
 
         Raises:
             TraceError: The trace is a duplicate, its question has another split, or its shape or

@@ -14,11 +14,12 @@ from wdsbench.shards.format.wide import HalfStates
 if TYPE_CHECKING:  # worker processes do not load the index
     from wdsbench.shards.format.index import LayerEntry
 
-_DTYPES: Final[dict[str, Any]] = {
-    "max_abs": np.float64,
-    "infinities": np.int64,
-    "scaled": np.int64,
-    "error_max": np.float64,
+#: Name in the index and dtype of each of the totals.
+_COLUMNS: Final[dict[str, tuple[str, Any]]] = {
+    "max_abs": ("max_abs", np.float64),
+    "infinities": ("infinities", np.int64),
+    "scaled": ("scaled_samples", np.int64),
+    "error_max": ("scale_error_max", np.float64),
 }
 
 
@@ -34,7 +35,7 @@ class LayerTotals:
     @classmethod
     def zeros(cls, layers: int) -> LayerTotals:
         """Return the totals of no samples."""
-        return cls(*(np.zeros(layers, dtype) for dtype in _DTYPES.values()))
+        return cls(*(np.zeros(layers, dtype) for _, dtype in _COLUMNS.values()))
 
     @classmethod
     def of(cls, states: HalfStates) -> LayerTotals:
@@ -59,23 +60,21 @@ class LayerTotals:
         """Return the index's entries about layers."""
         from wdsbench.shards.format.index import LayerEntry
 
+        columns = [vars(self)[name].tolist() for name in _COLUMNS]
+        names = [name for name, _ in _COLUMNS.values()]
         return [
-            LayerEntry(
-                max_abs=float(m), infinities=int(i), scaled_samples=int(s), scale_error_max=float(e)
-            )
-            for m, i, s, e in zip(
-                self.max_abs, self.infinities, self.scaled, self.error_max, strict=True
-            )
+            LayerEntry(**dict(zip(names, values, strict=True)))
+            for values in zip(*columns, strict=True)
         ]
 
     @classmethod
     def from_entries(cls, entries: list[LayerEntry]) -> LayerTotals:
         """Return the totals of an index; the inverse of `entries`."""
         return cls(
-            np.array([entry.max_abs for entry in entries], np.float64),
-            np.array([entry.infinities for entry in entries], np.int64),
-            np.array([entry.scaled_samples for entry in entries], np.int64),
-            np.array([entry.scale_error_max for entry in entries], np.float64),
+            *(
+                np.array([getattr(entry, name) for entry in entries], dtype)
+                for name, dtype in _COLUMNS.values()
+            )
         )
 
 
@@ -84,9 +83,6 @@ class Tally:
     """Counts over samples.
 
     Attributes:
-        layers: Totals over the states.
-        samples: Samples.
-        unlabelled: Samples without a label.
         attention: Samples by kind of stored attention.
         with_attention: Samples with any attention.
         graphs: Samples whose source held edges instead of maps.
@@ -120,7 +116,7 @@ class Tally:
     def from_json(cls, value: dict[str, Any]) -> Tally:
         """Return the counts of `to_json`."""
         layers = LayerTotals(
-            *(np.array(value["layers"][name], dtype) for name, dtype in _DTYPES.items())
+            *(np.array(value["layers"][name], dtype) for name, (_, dtype) in _COLUMNS.items())
         )
         counters = {name: Counter(value[name]) for name in ("attention", "remarks")}
         return cls(**{**value, **counters, "layers": layers})

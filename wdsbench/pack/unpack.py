@@ -2,10 +2,9 @@
 
 One trace is in memory at a time (``.npz``), or the traces of one shard (``.pkl``).
 
-Every member is checked against its XXH3. A raw trace holds the states as float16, or as float32 if
-layers were scaled; ids, texts, log-probabilities and labels; whole attention maps if they were
-kept, else what they were reduced to. Under ``packed_from`` it names the raw file that it was packed
-from, so packing with the same options gives the same shards, byte for byte.
+Every member is checked against its XXH3. States are float16, or float32 if layers were scaled. A
+raw trace names the file from which it was packed (``packed_from``), so packing again with the same
+options gives the same shards, byte for byte.
 """
 
 from __future__ import annotations
@@ -36,13 +35,7 @@ SCORES_NAME = "scores.csv"
 
 @dataclass(frozen=True)
 class UnpackReport:
-    """Result of a run.
-
-    Attributes:
-        files: Trace files.
-        samples: Traces in them.
-        scores: The CSV of scores; None if the data set has no scores.
-    """
+    """The trace files, the traces in them, and the CSV of scores if the data set has any."""
 
     files: list[Path]
     samples: int
@@ -62,8 +55,8 @@ def unpack(
     After an exception the files of this run are removed.
 
     Args:
-        folder: The data set's.
-        out: Created if it does not exist.
+        folder: The data set.
+        out: Created if necessary.
         file_format: ``"npz"`` or ``"pkl"``.
         split: ``"train"``, ``"val"`` or ``"test"``; None: all.
         progress: Wraps the shards.

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from wdsbench.errors import PackError, WdsbenchError
-from wdsbench.pack.memory import keep_freed_memory
+from wdsbench.pack.memory import freed_memory_kept
 from wdsbench.pack.prepare import Prepared, Preparer
 from wdsbench.processes import (
     Channel,
@@ -42,12 +42,8 @@ def prepared_files(
 ) -> Generator[tuple[int, Iterator[Prepared]], None, None]:
     """Yield number and prepared traces of each file, in order.
 
-    Consume the traces of one file before the next; closing the generator ends the processes.
-
-    Args:
-        files: Number and path of each file.
-        preparer: Prepares each trace.
-        workers: Processes; 1: this process.
+    Consume the traces of one file before the next; closing the generator ends the processes. With
+    one worker the files are read in this process.
 
     Raises:
         TraceError: A file or trace cannot be used; raised by the inner iterators.
@@ -149,13 +145,7 @@ class _Workers:
 
 @dataclass
 class _Worker:
-    """One process, as seen by the parent.
-
-    Attributes:
-        process: The process.
-        place: The file that it reads, or None.
-        released: Buffers that it can reuse.
-    """
+    """One process, as seen by the parent: the file that it reads, and buffers it can reuse."""
 
     process: WorkerProcess
     place: int | None = None
@@ -207,21 +197,21 @@ def _ended(error: WorkerEndedError) -> str:
 
 def work(channel: Channel, content: bytes) -> None:
     """Read files until the parent is gone: the main loop of a worker process."""
-    keep_freed_memory()
     preparer: Preparer = pickle.loads(content)
     buffers: list[int] = []
     free: list[int] = []
-    while (message := channel.receive()) is not None:
-        path, released = message
-        free += released
-        made = None
-        if not free:
-            made = _shared_file()
-            buffers.append(made)
-            free.append(len(buffers) - 1)
-        number = free.pop()
-        result = _prepare_file(preparer, path, buffers[number])
-        channel.send(replace(result, buffer=number), made)
+    with freed_memory_kept():
+        while (message := channel.receive()) is not None:
+            path, released = message
+            free += released
+            made = None
+            if not free:
+                made = _shared_file()
+                buffers.append(made)
+                free.append(len(buffers) - 1)
+            number = free.pop()
+            result = _prepare_file(preparer, path, buffers[number])
+            channel.send(replace(result, buffer=number), made)
 
 
 def _prepare_file(preparer: Preparer, path: Path, descriptor: int) -> _FileResult:
