@@ -1,9 +1,8 @@
 """wdsbench: language model traces in WebDataset shards, streamed at memory speed, and the
 detectors trained on them.
 
-The names at the door are ``TraceLoader``, ``TraceDataset``, and the records and errors; everything
-else is a room of its own. Importing the package imports neither torch nor the C++ extension: names
-are fetched when they are first used.
+This package exports ``TraceLoader``, ``TraceDataset``, records and errors. Importing it imports
+neither torch nor the C++ extension; the loaders are imported on first use.
 """
 
 from __future__ import annotations

@@ -5,11 +5,15 @@ Each error has its place as attributes as well as text: a handler reads ``error.
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, fields
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from wdsbench.records import Trace
+
+
+#: Words for fields of an error in its text.
+_WORDS = {"position": "trace", "question_id": "question", "offset_bytes": "byte"}
 
 
 class WdsbenchError(Exception):
@@ -17,25 +21,35 @@ class WdsbenchError(Exception):
 
 
 @dataclass(eq=False, repr=False)
-class TraceError(WdsbenchError):
+class PlacedError(WdsbenchError):
+    """An error at a place, as in ``"shard x.tar, member y.npy, byte 12: <detail>"``.
+
+    ``detail`` is the found value, the expected values and the remedy; the other fields are the
+    place, None where it is not known.
+    """
+
+    detail: str
+
+    def __str__(self) -> str:
+        place = {each.name: getattr(self, each.name) for each in fields(self)[1:]}
+        known = [f"{_WORDS.get(n, n)} {value}" for n, value in place.items() if value is not None]
+        return f"{', '.join(known)}: {self.detail}" if known else self.detail
+
+
+@dataclass(eq=False, repr=False)
+class TraceError(PlacedError):
     """A raw trace file or a trace in it cannot be used.
 
     Attributes:
-        detail: Found value, expected values, remedy.
         file: The raw file's path.
         position: Place of the trace in its file, from 0.
         question_id: The trace's question id where it is known.
     """
 
-    detail: str
     _: KW_ONLY
     file: str | None = None
     position: int | None = None
     question_id: str | None = None
-
-    def __str__(self) -> str:
-        place = _place(file=self.file, trace=self.position, question=self.question_id)
-        return place + self.detail
 
     @classmethod
     def at(cls, trace: Trace, detail: str) -> TraceError:
@@ -44,17 +58,13 @@ class TraceError(WdsbenchError):
 
 
 @dataclass(eq=False, repr=False)
-class QuestionError(WdsbenchError):
+class QuestionError(PlacedError):
     """A questions file is malformed, or a question cannot be asked; ``line`` counts from 1."""
 
-    detail: str
     _: KW_ONLY
     file: str | None = None
     line: int | None = None
     question_id: str | None = None
-
-    def __str__(self) -> str:
-        return _place(file=self.file, line=self.line, question=self.question_id) + self.detail
 
 
 class ModelError(WdsbenchError):
@@ -70,24 +80,19 @@ class PackError(WdsbenchError):
 
 
 @dataclass(eq=False, repr=False)
-class ShardError(WdsbenchError):
+class ShardError(PlacedError):
     """A shard or an index is damaged, truncated, or differs from the index.
 
     Attributes:
-        detail: Found value, expected values, remedy.
         shard: The shard's path.
         member: The member's name inside the shard.
         offset_bytes: Place in the file, in bytes from its start.
     """
 
-    detail: str
     _: KW_ONLY
     shard: str | None = None
     member: str | None = None
     offset_bytes: int | None = None
-
-    def __str__(self) -> str:
-        return _place(shard=self.shard, member=self.member, byte=self.offset_bytes) + self.detail
 
 
 class DecodeError(ShardError):
@@ -106,12 +111,6 @@ class StoppedError(WdsbenchError):
     """A signal ended a run; its progress is saved."""
 
     exit_code = 128 + 2  # exit code of SIGINT in a shell
-
-
-def _place(**parts: str | int | None) -> str:
-    """Return ``"shard x.tar, member y.npy, byte 12: "`` from the parts that are known."""
-    known = [f"{name} {value}" for name, value in parts.items() if value is not None]
-    return ", ".join(known) + ": " if known else ""
 
 
 def first_line(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all: written beside their place, flushed, renamed."""
+"""Files that are complete or absent: written under another name, flushed, renamed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 
 def temp_path(path: Path) -> Path:
-    """Return where a file is written until it is whole: beside ``path``, hidden from globs."""
+    """Return the path of a file while it is written: in the same folder, hidden from globs."""
     return path.with_name(f".{path.name}.tmp")
 
 
@@ -35,7 +35,7 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write ``content`` to ``path`` atomically; folders on the way are made."""
+    """Write ``content`` to ``path`` atomically; its folder is created if necessary."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(path) as file:
         file.write(content)
@@ -67,11 +67,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def nearest_folder(folder: Path) -> Path:
-    """Return ``folder``, or the nearest one above it that exists.
-
-    Raises:
-        ValueError: That is a file, so that there can be no such folder.
-    """
+    """Return ``folder``, or the nearest one above it that exists; ValueError if that is a file."""
     there = folder.absolute()
     while not there.exists():
         there = there.parent
@@ -81,10 +77,8 @@ def nearest_folder(folder: Path) -> Path:
 
 
 def require_file_place(path: Path) -> None:
-    """Check that a file can stand at ``path``, before the work whose result it is to hold.
-
-    Raises:
-        ValueError: It is a folder, or its folder cannot be one.
+    """Raise ValueError unless a file can be written at ``path``: it is a folder, or its folder
+    cannot be made.
     """
     if path.is_dir():
         raise ValueError(f"{path} is a folder; give the name of a file.")
@@ -92,6 +86,6 @@ def require_file_place(path: Path) -> None:
 
 
 def remove_if_empty(folder: Path) -> None:
-    """Remove ``folder`` if it is there and empty."""
+    """Remove ``folder`` if it exists and is empty."""
     with contextlib.suppress(OSError):
         folder.rmdir()

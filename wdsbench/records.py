@@ -78,18 +78,13 @@ class LayerEdges:
 
 
 @dataclass(frozen=True)
-class EdgeLists:
-    """Lists of attention edges j -> i, one after the other.
+class EdgeLists(LayerEdges):
+    """Lists of attention edges, one after the other, each ordered as `LayerEdges`.
 
     Attributes:
-        index: ``[2, E]`` unsigned: row 0 the sources j, row 1 the targets i (j < i), each list
-            ordered by i, then by j.
-        weight: float16 ``[E]``.
         pointer: uint32 ``[lists + 1]``: list n is edges ``[pointer[n], pointer[n + 1])``.
     """
 
-    index: NDArray[Any]
-    weight: NDArray[np.float16]
     pointer: NDArray[np.uint32]
 
 
@@ -98,8 +93,6 @@ class ReducedAttention:
     """Reduced attention maps of L layers of H heads; each kind may be None.
 
     Attributes:
-        num_layers: L.
-        num_heads: H.
         edges: Edges of the mean over heads, one list per layer.
         edge_rule: The rule of the edges, ``top:SHARE`` or ``threshold:WEIGHT``.
         heads: Edges of every head, list ``layer * H + head``.
@@ -118,14 +111,7 @@ class ReducedAttention:
 
 @dataclass(frozen=True)
 class Member:
-    """Location of a file inside a shard; small enough to send between processes.
-
-    Attributes:
-        shard: Path of the shard.
-        name: The member's full name in it.
-        offset_bytes: Offset of its data.
-        size_bytes: Size of its data.
-    """
+    """Location of the data of a file inside a shard; small enough to send between processes."""
 
     shard: str
     name: str
@@ -148,8 +134,6 @@ class Batch:
         score: float32 ``[B]``; NaN if labels came without scores.
         token_count: int64 ``[B]``: tokens of the whole sequence, prompt and answer.
         prompt_length: int64 ``[B]``: tokens of the prompt, -1 where unknown.
-        question_ids: B question ids.
-        keys: B member keys.
         graph: ``torch_geometric.data.Batch``. Layout "graph": ``B * L`` graphs, graph = sample * L
             + layer, ``x`` float32 ``[N, D]``, ``edge_attr`` float32 ``[E, 1]``. Layout
             "union-graph": B graphs, ``x`` ``[N, L, D]``, ``edge_attr`` ``[E, L * H]``.
@@ -187,7 +171,6 @@ class FieldSpec:
     """A named array of every sample: its stored dtype and the sizes of its axes.
 
     Attributes:
-        name: ``"hidden"``, ``"edges"``, ...
         dtype: The stored dtype as NumPy writes it (``"<f2"``).
         shape: One entry per axis; None where samples differ.
     """

@@ -1,16 +1,10 @@
 """Slabs: reused memory for the tensors of batches, leased to the holder of the batch.
 
-A new block of more than a few MB is mapped and faults page by page, which costs more than the
-decode itself. A slab is leased as a tensor and returns to its pool when the owner object of the
-tensor's storage is finalised. The owner is the NumPy view from which the storage was made, not the
-tensor: slices, ``detach()``, ``numpy()`` and tensors saved by autograd keep the storage alive, and
-with it the lease.
-
-While a consumer holds every slab, batches are in ordinary memory, and are counted. With CUDA,
+The page faults of a new large block cost more than the decode. A slab is leased as a tensor and
+returns to its pool when the NumPy view that owns the tensor's storage is finalised: slices,
+``detach()``, ``numpy()`` and tensors saved by autograd keep the storage alive, and with it the
+lease. While a consumer holds every slab, batches are in ordinary memory and are counted. With CUDA,
 torch's pinned allocator is used instead, which also reuses blocks after the copies from them.
-
-Slabs start at a cache line, so that streaming stores fill whole lines, and request huge pages. Each
-has the size of the largest possible batch, or SLAB_LIMIT_BYTES.
 """
 
 from __future__ import annotations
@@ -94,9 +88,8 @@ class BatchMemory(Protocol):
 
 
 class PoolMemory:
-    """Memory of one batch: the first tensor is from the first pool, and so on.
-
-    ``ordinary`` is True if a tensor is in ordinary memory because every slab was held.
+    """Memory of one batch: the first tensor is from the first pool, and so on; ``ordinary`` is True
+    if a tensor is in ordinary memory because every slab was held.
     """
 
     def __init__(self, pools: Sequence[SlabPool]) -> None:

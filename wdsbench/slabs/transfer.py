@@ -1,8 +1,7 @@
 """Copies to the GPU: pinned slabs, and batches copied on a separate stream, one batch ahead.
 
-A copy from pinned memory runs in parallel with the host and with kernels of other streams. While
-the trainer works on batch n, batch n + 1 is copied; the trainer's stream waits for the copy on the
-device, not on the host. Host memory is kept until its copy is done, device memory until the
+While the trainer works on batch n, batch n + 1 is copied; the trainer's stream waits for the copy
+on the device, not on the host. Host memory is kept until its copy is done, device memory until the
 trainer's stream is done with it.
 """
 
