@@ -26,7 +26,7 @@ class FormatError(ValueError):
     Attributes:
         kind: truncated, magic, header, dtype, shape, size, value or io.
         offset_bytes: Place in the file (or buffer) that was read.
-        detail: What was seen and what is allowed.
+        detail: The value found and the values expected.
         sample: Row of ``jobs`` that failed, or None.
         member: Member of that sample (``"hidden"``, ``"edges_ptr"``, ...), or "".
     """
@@ -46,8 +46,8 @@ def half_kernel() -> str:
 def widen_half(
     source: Buffer, target: Buffer, *, kernel: str | None = None, stream: bool = False
 ) -> None:
-    """Write the float32 of every float16 in ``source``; any alignment. Signalling NaNs come out
-    quiet. ``stream``: with stores that go past the cache.
+    """Write the float32 of every float16 in ``source``; any alignment. Signalling NaNs become quiet.
+    ``stream``: with stores that bypass the cache.
     """
 
 def narrow_float(source: Buffer, target: Buffer) -> None:
@@ -60,7 +60,7 @@ def list_tar_members(fd: int) -> tuple[list[str], NDArray[np.int64], NDArray[np.
     """Return (names, data offsets, sizes) of the regular files of a tar, in order.
 
     USTAR, PAX and GNU long names are read. Every header's checksum, every size and the end of the
-    archive are proved; names that are not UTF-8 come out as ``os.fsdecode`` gives them.
+    archive are checked; names that are not UTF-8 are returned as by ``os.fsdecode``.
 
     Raises:
         FormatError: A damaged or cut archive, or an entry that is not a regular file or directory.
@@ -70,8 +70,8 @@ class ShardFiles:
     """Shards numbered as in their index: opened when first needed, kept open, the longest unused
     closed beyond ``limit``. Any thread may use them.
 
-    A shard of another size than announced, or one that is cut or written to while it is read, is a
-    :class:`FormatError` of whoever reads it.
+    Reading raises :class:`FormatError` if a shard does not have its expected size, or is cut or
+    written to while it is read.
     """
 
     def __init__(
@@ -89,8 +89,8 @@ class ShardFiles:
         """Shards open now."""
 
 class ReadAhead:
-    """Asks the system for bytes that will be wanted soon, on a thread of its own. A hint: errors
-    are left to the reader.
+    """Requests bytes from the system before they are read, on its own thread. Errors are ignored:
+    the reader will report them.
     """
 
     def __init__(self, files: ShardFiles) -> None: ...
@@ -98,7 +98,7 @@ class ReadAhead:
         """Queue bytes ``[offset, offset + size)`` of a shard."""
 
     def clear(self) -> None:
-        """Forget what has not been asked for yet."""
+        """Drop the requests that are still queued."""
 
 class RowsInFlight:
     """A batch that is decoded in the background; cancelled if it is dropped."""
@@ -148,9 +148,8 @@ def decode_rows(
     """Decode members ``[L, T, D]`` into one buffer.
 
     Args:
-        files: The shards.
         jobs: int64 ``[B, len(ROWS_COLUMNS)]``.
-        layers: int64, which layers, in order of output.
+        layers: int64: the layers, in order of output.
         layers_stored: L of every member.
         features: D of every member.
         token_padded: Rows of each layer; those past the token count are set to zero (0: no
@@ -160,14 +159,14 @@ def decode_rows(
         threads: Decode threads, the caller's among them.
 
     Raises:
-        FormatError: A member is damaged or not of the announced shape, or its shard was cut or
-            written to meanwhile; ``out`` is then half written.
+        FormatError: A member is damaged or has another shape, or its shard was cut or written to
+            while it was read; ``out`` is then partly written.
     """
 
 def read_scales(
     files: ShardFiles, jobs: NDArray[np.int64], layers: NDArray[np.int64], *, layers_stored: int
 ) -> NDArray[np.float32]:
-    """Return the factors ``[B, layers]`` of the wanted layers; 1 where a sample has none."""
+    """Return the factors ``[B, layers]`` of the requested layers; 1 where a sample has none."""
 
 def mean_edges(
     attentions: list[NDArray[Any]], kind: str, value: float, *, threads: int = 1
@@ -253,10 +252,9 @@ def collate_edges(
     """Write the disjoint union of all samples' and layers' edges.
 
     Args:
-        files: The shards.
         jobs: int64 ``[B, len(EDGES_COLUMNS)]``.
-        layers: int64, which layers, in order of output.
-        pointers: What :func:`read_edge_pointers` returned for the same jobs.
+        layers: int64: the layers, in order of output.
+        pointers: Result of :func:`read_edge_pointers` for the same jobs.
         edge_index: int64 ``[2, E]``, written in place: row 0 sources, row 1 targets.
         edge_attr: float32 ``[E]``, written in place.
         threads: Decode threads, the caller's among them.
@@ -275,7 +273,7 @@ def count_union_edges(
     heads: int,
     threads: int,
 ) -> NDArray[np.int64]:
-    """Return how many edges each sample has in :func:`collate_union`, ``[B]``."""
+    """Return the number of edges of each sample in :func:`collate_union`, ``[B]``."""
 
 def collate_union(
     files: ShardFiles,
@@ -288,12 +286,11 @@ def collate_union(
     edge_attr: NDArray[np.float32],
     threads: int,
 ) -> None:
-    """Write one graph a sample: an edge wherever some head of some wanted layer attends.
+    """Write one graph per sample, with an edge wherever a head of a requested layer attends.
 
     Args:
-        files: The shards.
         jobs: int64 ``[B, len(HEADS_COLUMNS)]``.
-        layers: int64, which layers, in order of the channels.
+        layers: int64: the layers, in order of the channels.
         layers_stored: L of every member.
         heads: H of every member.
         edge_index: int64 ``[2, E]``, written in place, ordered by sample, target, source.

@@ -38,13 +38,7 @@ class PlacedError(WdsbenchError):
 
 @dataclass(eq=False, repr=False)
 class TraceError(PlacedError):
-    """A raw trace file or a trace in it cannot be used.
-
-    Attributes:
-        file: The raw file's path.
-        position: Place of the trace in its file, from 0.
-        question_id: The trace's question id where it is known.
-    """
+    """A raw trace file or a trace in it cannot be used; ``position`` counts traces from 0."""
 
     _: KW_ONLY
     file: str | None = None

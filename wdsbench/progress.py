@@ -1,4 +1,4 @@
-"""How libraries report progress: they wrap an iterable; the command line decides what is drawn.
+"""Progress of library functions: they wrap an iterable, and the command line draws a bar.
 
 A library function takes ``progress: Progress = no_progress`` and writes ``for item in
 progress(items, total, "packing")``.

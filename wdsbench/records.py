@@ -90,22 +90,17 @@ class EdgeLists(LayerEdges):
 
 @dataclass(frozen=True)
 class ReducedAttention:
-    """Reduced attention maps of L layers of H heads; each kind may be None.
-
-    Attributes:
-        edges: Edges of the mean over heads, one list per layer.
-        edge_rule: The rule of the edges, ``top:SHARE`` or ``threshold:WEIGHT``.
-        heads: Edges of every head, list ``layer * H + head``.
-        head_threshold: Least weight of an edge in ``heads``.
-        sketch: float16 ``[L, H, T, 4]``.
-    """
+    """Reduced attention maps of L layers of H heads; each kind may be None."""
 
     num_layers: int
     num_heads: int
+    #: Edges of the mean over heads, one list per layer, by ``top:SHARE`` or ``threshold:WEIGHT``.
     edges: EdgeLists | None = None
     edge_rule: str | None = None
+    #: Edges of every head, list ``layer * H + head``, and the least weight of an edge.
     heads: EdgeLists | None = None
     head_threshold: float | None = None
+    #: float16 ``[L, H, T, 4]``.
     sketch: NDArray[np.float16] | None = None
 
 

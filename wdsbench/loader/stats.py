@@ -15,33 +15,28 @@ BUSY = 0.7
 
 @dataclass
 class LoaderStats:
-    """Counters of the last (or current) epoch; times are wall-clock seconds unless noted.
-
-    Attributes:
-        copied_batches: Batches in ordinary memory, because the consumer held every slab or the
-            batch was larger than a slab.
-        bytes_read: Payload bytes of hidden states that were decoded.
-        disk_bytes: Bytes that this process and its workers fetched from a disk; the rest was in
-            the page cache.
-        seconds: From the first request of a batch to the last batch yielded.
-        decode_seconds: Decode time, summed over threads.
-        trainer_waited_seconds: Time that the consumer waited for batches.
-        loader_waited_seconds: Time that finished batches waited for the consumer.
-        copy_seconds: Time of the copies to a CUDA device, on their own stream.
-        decoders: Decode threads of all processes.
-    """
+    """Counters of the last (or current) epoch; times are wall-clock seconds unless noted."""
 
     epoch: int = 0
     samples: int = 0
     batches: int = 0
+    #: Batches in ordinary memory: the consumer held every slab, or the batch did not fit in one.
     copied_batches: int = 0
+    #: Payload bytes of hidden states that were decoded.
     bytes_read: int = 0
+    #: Bytes that this process and its workers fetched from a disk, not from the page cache.
     disk_bytes: int = 0
+    #: From the first request of a batch to the last batch yielded.
     seconds: float = 0.0
+    #: Decode time, summed over threads.
     decode_seconds: float = 0.0
+    #: Time that the consumer waited for batches.
     trainer_waited_seconds: float = 0.0
+    #: Time that finished batches waited for the consumer.
     loader_waited_seconds: float = 0.0
+    #: Time of the copies to a CUDA device, on their own stream.
     copy_seconds: float = 0.0
+    #: Decode threads of all processes.
     decoders: int = 1
 
     @property

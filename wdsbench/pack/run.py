@@ -38,7 +38,7 @@ class PackReport:
         bytes_written: Bytes of all shards.
         dropped: Traces left out because they have no score (``missing_score="drop"``).
         unlabelled: Traces stored without a label.
-        without_attention: Traces without attention although it was asked for.
+        without_attention: Traces without attention although it was requested.
         remarks: Changes that readers made to traces, with their counts.
     """
 

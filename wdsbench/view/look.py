@@ -39,7 +39,7 @@ _MORE_SCRIPTS = ("Noto Sans CJK JP", "Noto Sans CJK SC", "WenQuanYi Zen Hei", "A
 
 @cache
 def token_fonts() -> list[str]:
-    """Return the fonts for tokens: the usual one, then those installed that know more scripts."""
+    """Return the fonts for tokens: the usual one, then installed ones with more scripts."""
     there = {font.name for font in fontManager.ttflist}
     return ["DejaVu Sans", *(font for font in _MORE_SCRIPTS if font in there)]
 

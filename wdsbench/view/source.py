@@ -130,7 +130,7 @@ def read_stored(index: DatasetIndex, row: int, path: str) -> ViewedTrace:
 
 
 def _kept(sample: StoredSample) -> ReducedAttention | None:
-    """Return edges, heads and sketch of a sample, as far as they are stored."""
+    """Return the stored edges, heads and sketch of a sample; None without any."""
     edges, heads, sketch = sample.edges(), sample.heads(), sample.sketch()
     if edges is None and heads is None and sketch is None:
         return None

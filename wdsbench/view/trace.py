@@ -80,7 +80,7 @@ class ViewedTrace:
 
     @property
     def state_tokens(self) -> NDArray[np.int64]:
-        """int64 ``[t]``: the tokens whose states there are."""
+        """int64 ``[t]``: the tokens with stored states."""
         return np.arange(self.num_tokens - self.hidden.shape[1], self.num_tokens)
 
     @property
@@ -181,7 +181,7 @@ class ViewedTrace:
         return LayerEdges(index, weight[wanted].astype(np.float16))
 
     def edge_rule(self, head: int | None = None) -> str:
-        """Return which edges :meth:`edges` gives, in words."""
+        """Return a description of the edges of :meth:`edges`."""
         kept = self.kept
         if head is None and kept is not None and kept.edges is not None:
             return f"edges {kept.edge_rule}" if kept.edge_rule else "stored edges"
