@@ -46,8 +46,8 @@ def half_kernel() -> str:
 def widen_half(
     source: Buffer, target: Buffer, *, kernel: str | None = None, stream: bool = False
 ) -> None:
-    """Write the float32 of every float16 in ``source``; any alignment. Signalling NaNs become quiet.
-    ``stream``: with stores that bypass the cache.
+    """Write the float32 of every float16 in ``source``; any alignment. Signalling NaNs become
+    quiet. ``stream``: with stores that bypass the cache.
     """
 
 def narrow_float(source: Buffer, target: Buffer) -> None:

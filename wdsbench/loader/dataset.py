@@ -5,12 +5,12 @@ with a ``collate_fn`` of the user.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, Unpack
 
 import numpy as np
 import torch
-import webdataset
 from numpy.typing import NDArray
 from torch.utils.data import IterableDataset
 
@@ -107,9 +107,8 @@ class TraceDataset(IterableDataset[dict[str, Any]]):
         decoder = BatchDecoder(split.layout, self._files)
         ahead = split.read_ahead(self._files)
         pending: PendingBatch | None = None
-        for rows in webdataset.batched(SAMPLES_AT_ONCE, collation_fn=None)(
-            split.order.samples(epoch, ahead)
-        ):
+        order = split.order.samples(epoch, ahead)
+        while rows := list(islice(order, SAMPLES_AT_ONCE)):
             started = decoder.start(rows, OrdinaryMemory())
             if pending is not None:
                 yield from self._samples(decoder, pending)

@@ -76,7 +76,7 @@ class BatchDecoder:
         return pending
 
     def tensors(self, pending: PendingBatch) -> BatchTensors:
-        """Wait for the decode and return everything of the batch that is read from shards.
+        """Wait for the decode and return the parts of the batch that are read from shards.
 
         Raises:
             ShardError: A shard cannot be read. DecodeError: a member is damaged.
@@ -115,7 +115,7 @@ class BatchDecoder:
         return tensors
 
     def assemble(self, tensors: BatchTensors) -> Batch:
-        """Return the batch: tensors that were read, everything else from the index."""
+        """Return the batch: tensors that were read, and values of the index."""
         rows, columns = tensors.rows, self._index.columns
         batch = Batch(
             label=torch.from_numpy(columns["label"][rows]),

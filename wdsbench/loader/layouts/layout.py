@@ -40,7 +40,7 @@ class Placement:
 
 @dataclass
 class BatchTensors:
-    """Everything of a batch that is read from shards.
+    """The parts of a batch that are read from shards.
 
     Attributes:
         rows: int64 ``[B]``: rows of the index.
