@@ -87,7 +87,7 @@ def test_every_token_edge_and_weight_is_there(
 
 
 def test_hostile_labels_are_no_formulas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = drawn(raw_trace(tmp_path), monkeypatch, Selection(("graph",), [0]))
+    made = drawn(raw_trace(tmp_path), monkeypatch, panels=("graph",), layers=[0])
     shown = {
         text.get_text(): text for text in made.findobj(Text) if text.get_text() in
         {visible(token, most=16) for token in HOSTILE}
