@@ -64,7 +64,7 @@ def closed_form(name: str = "logprob_mean") -> Outcome:
 
 
 def test_figures_are_those_of_the_labelled_test_samples() -> None:
-    outcome = trained(factor=3, chosen={"layer": 7, "token": "last"})
+    outcome = trained(factor=3, name="probe_mlp")
     result = measure({"lstm": outcome}, EXAMPLES, CONFIG)["lstm"]
     labels, scores = TEST.known_labels, outcome.test_scores[TEST.known]
     assert result.auroc == roc_auc_score(labels, scores)
@@ -79,7 +79,7 @@ def test_figures_are_those_of_the_labelled_test_samples() -> None:
     assert (result.parameters, result.epochs, result.best_epoch) == (4, 3, 1)
     assert result.seconds_per_epoch == 2.0
     assert (result.sign, result.threshold) == (1, 0.5)
-    assert result.chosen == {"layer": 7, "token": "last"}
+    assert result.chosen == {"layer": 0, "token": "last_answer"}
     assert result.difference_to_best is None
 
 

@@ -94,7 +94,7 @@ class AttentionLogistic(nn.Module):
         self.linear = nn.Linear(maps * HEAD_FEATURES, 1)
 
     def set_weights(self, weight: Tensor, bias: float) -> None:
-        """Use ``weight`` (float ``[L * H * HEAD_FEATURES]``) and ``bias`` from now on."""
+        """Set ``weight`` (float ``[L * H * HEAD_FEATURES]``) and ``bias``."""
         with torch.no_grad():
             self.linear.weight.copy_(weight.view(1, -1))
             self.linear.bias.fill_(bias)

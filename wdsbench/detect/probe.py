@@ -80,7 +80,7 @@ class LogisticProbe(nn.Module):
         self.register_buffer("layer", torch.zeros((), dtype=torch.long))
 
     def set_weights(self, layer: int, weight: Tensor, bias: float) -> None:
-        """Read layer ``layer`` with ``weight`` (float ``[D]``) and ``bias`` from now on."""
+        """Set the layer, ``weight`` (float ``[D]``) and ``bias``."""
         with torch.no_grad():
             self.layer.fill_(layer)
             self.linear.weight.copy_(weight.view(1, -1))

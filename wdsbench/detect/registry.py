@@ -55,7 +55,7 @@ class LoaderNeeds:
 
 @dataclass(frozen=True)
 class DetectorShape:
-    """Sizes a detector with weights is built from; written beside its weights.
+    """Sizes a detector with weights is built from; saved with its weights.
 
     Attributes:
         num_layers: L, layers read from each trace.

@@ -1,4 +1,4 @@
-"""Helpers for detectors on a disjoint union of graphs, without loops over graphs."""
+"""Operations on a disjoint union of graphs, without loops over graphs."""
 
 from __future__ import annotations
 

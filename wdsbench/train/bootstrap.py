@@ -42,11 +42,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Detectors on the same resamples; see `compare`.
-
-    Attributes:
-        draws: By name float64 ``[resamples]``: the AUROC of each resample.
-    """
+    """Detectors on the same resamples; ``draws``: float64 ``[resamples]``, each one's AUROC."""
 
     auroc: dict[str, Interval]
     auprc: dict[str, Interval]

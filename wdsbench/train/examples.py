@@ -19,12 +19,9 @@ from wdsbench.train.source import Source
 
 @dataclass(frozen=True)
 class Examples:
-    """The samples of a split.
+    """The samples of a split; scores are matched by key, never by order.
 
-    Attributes:
-        keys: n member keys, all different; scores are matched by key, never by order.
-        question_ids: n question ids.
-        labels: float64 ``[n]``: 1 hallucinated, 0 right, NaN unknown.
+    ``labels``: float64 ``[n]``: 1 hallucinated, 0 right, NaN unknown.
     """
 
     keys: list[str]
@@ -69,10 +66,8 @@ class Examples:
 
 
 def read_examples(batches: Iterable[Batch]) -> Examples:
-    """Return the samples of ``batches``.
-
-    Raises:
-        DetectorError: A key occurs twice, or a label is neither 0, 1 nor NaN.
+    """Return the samples of ``batches``; raise DetectorError if a key occurs twice or a label is
+    neither 0, 1 nor NaN.
     """
     keys: list[str] = []
     question_ids: list[str] = []

@@ -66,7 +66,6 @@ class FitContext(Session):
 
     Attributes:
         examples: Samples of every split, of all ranks.
-        out: Folder of the run.
         resume: True to continue unfinished fits.
         moments: Mean and std of an input, by the name of its progress bar and the layers read.
     """
@@ -172,7 +171,7 @@ def run_detector(spec: DetectorSpec, context: FitContext) -> Outcome:
     fitted = dataclasses.replace(fitted, threshold=threshold, temperature=temperature)
     context.save(fitted)
     test_scores = _scores(fitted, context, "test")
-    return Outcome(fitted, val_scores, test_scores, fit_result, chosen=fitted.chosen)
+    return Outcome(fitted, val_scores, test_scores, fit_result)
 
 
 def fit_detector(

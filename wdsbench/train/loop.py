@@ -40,12 +40,8 @@ from wdsbench.train.step import Inputs, Signals, Stepper
 
 @dataclass(frozen=True)
 class FitData:
-    """The data of a fit; both loaders are iterated once per epoch.
-
-    Attributes:
-        inputs: Returns the detector's arguments for a batch.
-        val_examples: Labels of the validation samples of all ranks.
-        positive_weight: Loss weight of hallucinated samples; None: 1.
+    """The data of a fit. Both loaders are iterated once per epoch; ``val_examples`` has the samples
+    of all ranks; ``positive_weight`` is the loss weight of hallucinated samples, None: 1.
     """
 
     inputs: Inputs

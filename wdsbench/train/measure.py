@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,14 +28,12 @@ class Outcome:
         val_scores: float64 ``[n]`` of all validation samples, labelled or not.
         test_scores: The same of the test samples.
         fit: Records of the training; None if nothing was trained.
-        chosen: Other choices made on validation: layer, token, ...
     """
 
     fitted: FittedDetector
     val_scores: NDArray[np.float64]
     test_scores: NDArray[np.float64]
     fit: FitResult | None
-    chosen: Mapping[str, int | str] = field(default_factory=dict)
 
 
 def measure(
@@ -83,7 +80,7 @@ def measure(
             best_epoch=fit.best_epoch if fit else None,
             seconds_per_epoch=fit.seconds_per_epoch if fit else None,
             sign=fitted.sign,
-            chosen=dict(outcome.chosen),
+            chosen=fitted.chosen,
             difference_to_logprob_mean=difference(comparison, name, BASELINE),
             difference_to_best=difference(comparison, name, best),
             **_calibration(outcome, examples),

@@ -177,11 +177,7 @@ def fit_temperature(logits: ArrayLike, labels: ArrayLike) -> float:
     more. The order of samples and AUROC do not change.
 
     The lowest temperature is returned if 0 separates the classes, the highest if the logits are
-    uninformative or reversed. If all logits are 0 the result is 1.
-
-    Raises:
-        ValueError: Shapes differ, a label is neither 0 nor 1, or a logit is not finite.
-        DetectorError: Only one class is present.
+    uninformative or reversed. If all logits are 0 the result is 1. Errors are those of `checked`.
 
     Source: Guo et al. (2017), On Calibration of Modern Neural Networks, section 4.2.
     """

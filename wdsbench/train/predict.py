@@ -37,7 +37,6 @@ class Prediction:
     """Prediction of a detector for one sample.
 
     Attributes:
-        key: The sample's member key.
         trace: Number among the question's traces; None if the table has none.
         label: 1 hallucinated, 0 right; None: unknown.
         score: As in a training run's ``scores.csv``: more means hallucinated.
@@ -102,8 +101,6 @@ def predict(
         checkpoint: Folder or card of a detector, or folder of a run with one detector.
         shards: Folder of the data set.
         options: None: the defaults; ``out`` is not used.
-        progress: Draws a bar over batches.
-        open_loader: Constructor of the loader.
 
     Raises:
         ValueError: The device does not exist.

@@ -94,11 +94,8 @@ def fit_probe(
 
     Args:
         spec: ``probe_logistic``, ``probe_mlp`` or ``attention_logistic``.
-        open_split: Opens batches.
-        config: Settings; epochs and optimiser are not used.
         gather: Collects a picklable object of every rank, in the order of ranks. The caller reports
             the failure of a single rank to the others (`Ranks.guarded`).
-        progress: Draws a bar over layers.
         memory_bytes: Memory budget for states.
 
     Raises:

@@ -129,10 +129,9 @@ def open_ranks(device: str, timeout_seconds: float) -> Iterator[Ranks]:
 
 
 def choose_device(asked: str | None) -> str:
-    """Return the device ``asked`` for; None: CUDA if available, otherwise the CPU.
+    """Return the device ``asked`` for (None: CUDA if available, otherwise the CPU).
 
-    Raises:
-        ValueError: The device does not exist.
+    ValueError is raised if it does not exist.
     """
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     allowed = ["cpu", *(["cuda"] if gpus else []), *(f"cuda:{gpu}" for gpu in range(gpus))]

@@ -18,13 +18,7 @@ _DIFFERENCES = ("difference_to_logprob_mean", "difference_to_best")
 
 @dataclass(frozen=True)
 class Difference:
-    """Difference in AUROC to another detector on the same test samples.
-
-    Attributes:
-        to: The other detector.
-        difference: This detector's AUROC minus the other's.
-        interval: Paired bootstrap interval.
-    """
+    """AUROC minus that of the detector ``to`` on the same test samples; the interval is paired."""
 
     to: str
     difference: float
@@ -35,8 +29,7 @@ class Difference:
 class Spread:
     """One figure over several trainings that differ only in their seed.
 
-    Attributes:
-        std: Sample standard deviation (divisor n - 1); 0 for one training.
+    ``std``: sample standard deviation (divisor n - 1); 0 for one training.
     """
 
     mean: float
@@ -47,12 +40,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class SeedSpread:
-    """Variation of a detector's figures with the seed, on the same test samples.
-
-    Attributes:
-        n: Number of trainings.
-        figures: Spreads by the figure's name in `DetectorResult`.
-    """
+    """Variation of a detector's figures (by name) over ``n`` seeds, on the same test samples."""
 
     n: int
     figures: dict[str, Spread]
@@ -73,18 +61,18 @@ class DetectorResult:
     Attributes:
         auprc: Average precision.
         f1: F1 at ``threshold``, as is ``accuracy``.
-        threshold: Score with the best F1 on validation.
         fpr95: False positive rate at a true positive rate of 95 %.
-        difference_to_logprob_mean: Difference to that baseline, if it was run.
-        difference_to_best: Difference to the best detector on validation; None for the best one.
-        ece: Expected calibration error; None, like the next four, if scores are no probabilities.
-        brier: Brier score.
+        ece: Expected calibration error; None, like its scaled form, ``temperature`` and the Brier
+            scores, if scores are not probabilities.
+        threshold: Score with the best F1 on validation.
         temperature: Divisor of the logits, fitted on validation, for the two ``scaled`` figures.
         n_pos: Number of hallucinated test samples.
         n_neg: Number of right test samples.
         n_unlabelled: Number of test samples without a label, which are in none of the figures.
+        difference_to_logprob_mean: Difference to that baseline, if it was run.
+        difference_to_best: Difference to the best detector on validation; None for the best one.
         sign: -1 if lower values of a closed form mean hallucinated; None if seeds differ.
-        epochs: Number of epochs; None, like the next two, if nothing was trained.
+        epochs: Number of epochs; None, like the next two fields, if nothing was trained.
         best_epoch: Epoch whose weights were kept, from 0.
         seconds_per_epoch: Mean seconds of a training pass.
         chosen: Other choices made on validation: layer, token, ...
@@ -97,19 +85,19 @@ class DetectorResult:
     auprc_interval: tuple[float, float] | None = None
     f1: float
     accuracy: float
-    threshold: float
     fpr95: float
-    difference_to_logprob_mean: Difference | None = None
-    difference_to_best: Difference | None = None
     ece: float | None = None
     ece_scaled: float | None = None
+    val_auroc: float
+    threshold: float
+    temperature: float | None = None
     brier: float | None = None
     brier_scaled: float | None = None
-    temperature: float | None = None
     n_pos: int
     n_neg: int
     n_unlabelled: int | None = None
-    val_auroc: float
+    difference_to_logprob_mean: Difference | None = None
+    difference_to_best: Difference | None = None
     parameters: int
     sign: int | None = None
     epochs: float | None = None

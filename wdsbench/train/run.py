@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -92,8 +92,6 @@ def train(
         detectors: Names of the registry.
         out: Folder, created if missing; files of an earlier run in it are replaced.
         config: Settings; None: the defaults.
-        progress: Draws bars.
-        open_loader: Constructor of the loader.
         resume: Continue an interrupted run in ``out``; start one if there is none.
         searched: Settings per detector that override ``config``; recorded in the results under
             ``config["search"]``.
@@ -128,7 +126,7 @@ class _TrainRun:
     session: Session
     out: Path
     resume: bool
-    searched: Mapping[str, Searched] = field(default_factory=dict)
+    searched: Mapping[str, Searched]
 
     def run(self) -> Results:
         source, ranks = self.session.source, self.session.ranks

@@ -29,9 +29,8 @@ def score_batches(
     threads: int | None = None,
     config: TrainConfig | None = None,
 ) -> dict[str, float]:
-    """Return the logit of every sample by key; leaves the detector in evaluation mode.
-
-    ``threads`` as in `torch_threads`; only the precision of ``config`` is used.
+    """Return the logit of every sample by key; leaves the detector in evaluation mode. Only the
+    precision of ``config`` is used.
 
     Raises:
         DetectorError: A logit is not finite, or a sample occurs twice.

@@ -112,16 +112,8 @@ def search_and_train(
             for name, result in found.items()
             if (best := result.best) is not None
         }
-        return train(
-            shards,
-            names,
-            folder,
-            config,
-            progress,
-            open_loader,
-            resume=resume,
-            searched=searched,
-        )
+        settings = (config, progress, open_loader)
+        return train(shards, names, folder, *settings, resume=resume, searched=searched)
 
 
 def _require_searchable(names: Sequence[str], trials: int) -> None:
@@ -158,8 +150,6 @@ def search(
     Under ``torchrun`` every rank calls this; all return the same result, the first rank writes.
 
     Args:
-        shards: Path of the data set.
-        detector: Name of a detector that is trained by gradient descent.
         out: Folder of ``search.json``, created if missing; an earlier search in it is replaced.
         config: Settings of trial 0, and those of all trials that are not searched.
         trials: Number of trials, including trial 0.

@@ -29,14 +29,11 @@ class TokenScores:
         scores: float64 ``[n]``: probabilities of being hallucinated, as ``wdsbench predict`` writes
             them under ``score``.
         threshold: Scores at or above it are classified as hallucinated; None: none was chosen.
-        trained_on: The token it was trained on.
         layers: int64 ``[m]``: layers the detector reads.
         by_layer: float64 ``[m, n]``, or None. ``probe_logistic``: the probability at each layer;
             ``lstm``: the contribution of each layer, which is the score minus the score with that
             layer's state at the mean of the training samples.
-        by_layer_title: Title of ``by_layer``.
         signed: True if ``by_layer`` is a difference.
-        remark: Notes for the reader of the scores.
     """
 
     detector: str
@@ -63,7 +60,7 @@ def slide(
     unknown; at the last token if only its states are stored).
 
     Args:
-        fitted: The detector; its module is used on the CPU.
+        fitted: The detector; its module is moved to the CPU.
         hidden: float32 ``[L, t, D]``: states of the last t of ``tokens``, where t is all of them,
             those of the answer, or 1.
         tokens: T.

@@ -102,11 +102,8 @@ class LogisticSolver:
 
 @dataclass(frozen=True)
 class MLPSolver:
-    """AdamW on `MLPProbe`, stopped early on validation AUROC.
-
-    Attributes:
-        seed: Seed, with the candidate's name, of weights, order and dropout.
-        balanced: True if both classes have the same weight.
+    """AdamW on `MLPProbe`, stopped early on validation AUROC. ``seed`` and the candidate's name
+    determine weights, order and dropout.
     """
 
     shape: DetectorShape

@@ -38,29 +38,29 @@ class FitProgress:
     Attributes:
         epoch: Current epoch; between two epochs the next one.
         step: Optimiser steps so far.
-        batches: Batches of the epoch so far, as are the samples with and without a label.
-        loss: Sum of the loss over the labelled samples of the epoch so far.
-        seconds: Seconds of the epoch's training pass so far.
-        records: One per finished epoch.
-        best_auroc: Best validation AUROC; -1 before the end of the first epoch.
-        unlabelled_before: ``unlabelled`` of the last finished epoch.
         total_steps: Length of the learning rate schedule. It does not change on resume, although
             another number of workers can make an epoch one step longer or shorter.
+        records: One per finished epoch.
+        batches: Batches of the epoch so far; likewise ``labelled`` and ``unlabelled`` samples.
+        loss: Sum of the loss over the labelled samples of the epoch so far.
+        seconds: Seconds of the epoch's training pass so far.
+        best_auroc: Best validation AUROC; -1 before the end of the first epoch.
+        unlabelled_before: ``unlabelled`` of the last finished epoch.
     """
 
     epoch: int = 0
     step: int = 0
+    total_steps: int = 0
+    records: list[EpochRecord] = field(default_factory=list)
     batches: int = 0
     loss: float = 0.0
     labelled: int = 0
     unlabelled: int = 0
     seconds: float = 0.0
-    records: list[EpochRecord] = field(default_factory=list)
+    finished: bool = False
     best_auroc: float = -1.0
     best_epoch: int = -1
-    finished: bool = False
     unlabelled_before: int = 0
-    total_steps: int = 0
 
     def next_epoch(self) -> None:
         """Start the next epoch."""
@@ -99,7 +99,7 @@ class StateSaver:
     """Saves and loads the state of one fit.
 
     Attributes:
-        folder: Folder of the state; None: nothing is saved.
+        folder: None: nothing is saved.
         setting: Settings that must not change on resume.
         resume: True to load a saved state.
     """

@@ -47,13 +47,8 @@ class Signals:
 
 @dataclass(frozen=True)
 class StepResult:
-    """The result of a step over all ranks.
-
-    Attributes:
-        loss: float64 scalar: sum over the labelled samples.
-        labelled: Number of labelled samples.
-        unlabelled: Number of samples without a label.
-        signals: Requests of any rank.
+    """Over all ranks: the summed loss of the labelled samples (float64 scalar), the numbers of
+    samples with and without a label, and the requests.
     """
 
     loss: Tensor
