@@ -12,7 +12,7 @@ from rich.console import Console
 
 from wdsbench.errors import DetectorError
 from wdsbench.files import write_json
-from wdsbench.train.report import markdown, print_results, verdict, write_markdown
+from wdsbench.train.report import markdown, print_results, verdict
 from wdsbench.train.results import (
     DetectorResult,
     Difference,
@@ -173,11 +173,6 @@ def test_markdown() -> None:
         assert len(counts) == 1
         assert lines[place + 4] == ""
     assert any("| -0.113 [-0.171, -0.051] | - |" in line for line in lines)
-
-
-def test_markdown_file(tmp_path: Path) -> None:
-    write_markdown(RESULTS, tmp_path / "new" / "report.md")
-    assert (tmp_path / "new" / "report.md").read_text(encoding="utf-8") == markdown(RESULTS)
 
 
 def against_best(low: float, high: float) -> DetectorResult:

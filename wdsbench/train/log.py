@@ -72,7 +72,8 @@ class MetricsLog:
         self._lines = (
             None if folder is None else (folder / METRICS_NAME).open("w", encoding="utf-8")
         )
-        self._writers: dict[str, Any] | None = {} if tensorboard and folder is not None else None
+        self._writers: dict[str, Any] = {}
+        self._tensorboard = tensorboard
         if tensorboard:
             try:
                 import torch.utils.tensorboard  # noqa: F401
@@ -89,7 +90,7 @@ class MetricsLog:
             json.dumps({"detector": detector, **asdict(record)}, sort_keys=True) + "\n"
         )
         self._lines.flush()
-        if self._writers is not None:
+        if self._tensorboard:
             writer = self._writer(detector)
             for name in ("loss", "val_auroc", "learning_rate", "samples_per_second"):
                 writer.add_scalar(name, getattr(record, name), record.epoch)
@@ -103,13 +104,12 @@ class MetricsLog:
         """Close the files."""
         if self._lines is not None:
             self._lines.close()
-        for writer in (self._writers or {}).values():
+        for writer in self._writers.values():
             writer.close()
 
     def _writer(self, detector: str) -> Any:
         from torch.utils.tensorboard import SummaryWriter
 
-        assert self._writers is not None
         assert self._folder is not None
         if detector not in self._writers:
             folder = self._folder / TENSORBOARD_NAME / detector

@@ -19,13 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wdsbench.errors import DetectorError
-from wdsbench.files import write_json
+from wdsbench.files import write_json, write_whole
 from wdsbench.train.bootstrap import compare
 from wdsbench.train.config import TrainConfig
 from wdsbench.train.measure import BASELINE, difference
 from wdsbench.train.output import REPORT_NAME, ROC_NAME, SCORES_NAME
 from wdsbench.train.plots import RocCurve, plot_roc
-from wdsbench.train.report import write_markdown
+from wdsbench.train.report import markdown
 from wdsbench.train.results import (
     RESULTS_NAME,
     DetectorResult,
@@ -92,7 +92,7 @@ def write_means(runs: dict[int, Results], folder: Path, config: TrainConfig) -> 
         dataset=first.dataset,
         config={**first.config, "seed": config.seed, "seeds": list(runs)},
     )
-    write_markdown(results, folder / REPORT_NAME)
+    write_whole(folder / REPORT_NAME, markdown(results).encode())
     if whole:
         plot_roc(
             folder / ROC_NAME,

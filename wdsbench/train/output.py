@@ -28,7 +28,7 @@ from wdsbench.train.fitting import CHECKPOINTS_NAME, STATES_NAME
 from wdsbench.train.log import METRICS_NAME, TENSORBOARD_NAME
 from wdsbench.train.measure import Outcome, reliability_curves
 from wdsbench.train.plots import RocCurve, plot_reliability, plot_roc, plot_training
-from wdsbench.train.report import write_markdown
+from wdsbench.train.report import markdown
 from wdsbench.train.results import RESULTS_NAME, Results, load_results
 from wdsbench.train.state import remove_state
 from wdsbench.train.trials import SEARCH_NAME, SEARCHES_NAME
@@ -114,7 +114,7 @@ def write_run(
     """Write scores, report, plots and, last, the results."""
     test = examples["test"]
     write_whole(folder / SCORES_NAME, _scores_csv(outcomes, test).encode())
-    write_markdown(results, folder / REPORT_NAME)
+    write_whole(folder / REPORT_NAME, markdown(results).encode())
     curves = [
         RocCurve(name, outcomes[name].test_scores[test.known], result.auroc, result.auroc_interval)
         for name, result in results.detectors.items()

@@ -7,10 +7,8 @@ detectors without figures.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from wdsbench.files import write_whole
 from wdsbench.train.metrics import HIGHEST, LOWEST
 from wdsbench.train.results import DetectorResult, Difference, Results
 
@@ -133,11 +131,6 @@ def markdown(results: Results) -> str:
         ]
         lines += ["", "Unlabelled samples are scored but not included in the figures.", ""]
     return "\n".join(lines)
-
-
-def write_markdown(results: Results, path: Path) -> None:
-    """Write `markdown` to ``path``, atomically."""
-    write_whole(path, markdown(results).encode())
 
 
 def verdict(results: Results) -> list[str]:
