@@ -79,8 +79,9 @@ def fit(
     """
     with torch_threads(detector, config.torch_threads):
         work = _Fit(detector, data, config, device, ranks, saver)
-        for record in work.progress.records if on_resume is not None else ():
-            on_resume(record)
+        if on_resume is not None:
+            for record in work.progress.records:
+                on_resume(record)
         left = range(work.progress.epoch, config.epochs)
         with saver.stop.deferring():
             for epoch in progress(left, len(left), what):
