@@ -1,4 +1,4 @@
-"""Closed forms against literals, and what they say when they cannot be computed."""
+"""Closed forms against literals, and their errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CHARM-lite over a batch, against one trace after the other; and what its controls may see."""
+"""CHARM-lite over a batch, against one trace after the other, and the edges of its controls."""
 
 from __future__ import annotations
 

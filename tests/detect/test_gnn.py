@@ -1,4 +1,4 @@
-"""The union, cut to what is read out, against one full graph after the other."""
+"""The union, cut to the neighbourhood of the readout, against one full graph at a time."""
 
 from __future__ import annotations
 

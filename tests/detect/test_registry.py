@@ -1,4 +1,4 @@
-"""Names, and that listing them costs nothing."""
+"""Names of detectors; listing them does not import torch."""
 
 from __future__ import annotations
 

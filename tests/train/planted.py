@@ -108,7 +108,7 @@ def make_samples(
 
 
 def make_placed_samples(count: int, *, seed: int, num_heads: int = 2) -> list[Sample]:
-    """Return traces whose label says only where strong and weak attention stands.
+    """Return traces whose label determines only the places of strong and weak attention.
 
     Every prompt token is marked plus or minus by its first feature, each as often. Answer tokens
     attend to all of them, strongly to plus and weakly to minus where the label is 1, the other way

@@ -1,4 +1,4 @@
-"""Small searches for settings, and what interrupts them."""
+"""Small searches for settings, and their interruption."""
 
 from __future__ import annotations
 

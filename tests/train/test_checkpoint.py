@@ -1,4 +1,4 @@
-"""Checkpoints come back as they were saved, and damaged ones are refused by name."""
+"""A loaded checkpoint equals the saved detector; damaged files are refused by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What epochs write while they run."""
+"""Logs written during a fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The training loop: it finds what is there, nothing where nothing is, and the same thing twice."""
+"""The training loop finds a planted signal, finds none in noise, and is reproducible."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_unlabelled_samples_do_not_change_the_fit() -> None:
 
 
 class Fined(torch.nn.Module):
-    """A detector with one weight and a penalty that pulls it to the mean of what it is fed."""
+    """A detector with one weight and a penalty that pulls it to the mean of its inputs."""
 
     def __init__(self) -> None:
         super().__init__()

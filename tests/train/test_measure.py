@@ -1,4 +1,4 @@
-"""Figures of outcomes against scikit-learn and by hand; what is chosen comes from validation."""
+"""Figures of outcomes against scikit-learn and by hand; choices are made on validation."""
 
 from __future__ import annotations
 

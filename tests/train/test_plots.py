@@ -1,4 +1,4 @@
-"""Plots are whole PNG files of some size and draw the right curves; their looks are for eyes."""
+"""Plots are complete PNG files and draw the right curves; their appearance is not tested."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ OPTIONS = PackOptions(attention=("edges", "heads", "sketch"), threads=1)
 
 @pytest.fixture(autouse=True)
 def quick_mlp(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shorten the descent of the MLP probe; what it reaches is tested in test_probe.py."""
+    """Shorten the descent of the MLP probe; its quality is tested in test_probe.py."""
     if not FULL:
         for name, value in (("TURN_STEPS", 2), ("MLP_TURNS", 2), ("SCREEN_TURNS", 1)):
             monkeypatch.setattr(solvers, name, value)
@@ -60,7 +60,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Packed:
 
 
 def make_fitted(packed: Packed, name: str, layers: tuple[int, ...] | None) -> FittedDetector:
-    """Return a detector that was not trained, but knows its data set and its input scale."""
+    """Return a detector that was not trained, with its data set and input scale set."""
     spec = detector_spec(name)
     if spec.kind == "probe":
         config = replace(CONFIG, layers=layers)
@@ -223,7 +223,7 @@ def test_words_are_checked_first(packed: Packed, tmp_path: Path) -> None:
 
 @dataclass(frozen=True)
 class Other:
-    """Another data set, and what detectors say of it."""
+    """Another data set, and the errors of detectors that do not fit it."""
 
     arguments: dict[str, Any]
     refused: dict[str, str]
@@ -329,7 +329,7 @@ def pack_changed(folder: Path, packed: Packed, **changes: Any) -> Path:
 
 
 def test_other_layers_of_the_model_are_other_inputs(packed: Packed, tmp_path: Path) -> None:
-    """As many layers and features, and yet not what the detector was trained on."""
+    """The same numbers of layers and features, but another model or reduction."""
     one = pack_changed(tmp_path / "one", packed, layers=[0, 4, 31])
     other = pack_changed(tmp_path / "other", packed, layers=[0, 5, 31])
     for name in ("length", "lstm", "gnn", "probe_logistic", "attention_logistic"):

@@ -1,4 +1,4 @@
-"""Ranks that train together end together: what fails on one of them alone is heard by all."""
+"""Ranks that train together end together: a failure of one is raised on all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables show the figures that were measured, what they say, and who has none and why."""
+"""Tables show the measured figures, conclusions, and the reasons of missing detectors."""
 
 from __future__ import annotations
 

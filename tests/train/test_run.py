@@ -1,4 +1,4 @@
-"""Whole runs on a data set in memory: what is written, what is refused, and no peeking at test."""
+"""Complete runs: written files, refused data, and the test split is not read early."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Means and spreads over seeds, with a run that only pretends to train and with the real one."""
+"""Means and spreads over seeds, with a fake run and with real ones."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SHIFTS = {"logprob_mean": 0.5, "lstm": 1.5, "gnn": 1.0}
 
 
 def scores_of(name: str, seed: int) -> NDArray[np.float64]:
-    """Return test scores: the closed form's do not know the seed."""
+    """Return test scores; those of the closed form do not depend on the seed."""
     fixed = np.random.default_rng(77).normal(size=COUNT) + SHIFTS[name] * (np.nan_to_num(LABELS))
     if name == "logprob_mean":
         return fixed
@@ -42,7 +42,7 @@ def scores_of(name: str, seed: int) -> NDArray[np.float64]:
 
 
 class FakeTrain:
-    """Writes what a run writes; ``failing`` are pairs of a seed and a detector."""
+    """Writes the files of a run; ``failing`` are pairs of a seed and a detector."""
 
     def __init__(self, failing: Sequence[tuple[int, str]] = ()) -> None:
         self.failing = failing

@@ -1,4 +1,4 @@
-"""A detector along an answer: at its own token it says what ``wdsbench predict`` writes."""
+"""Scores along an answer; at a detector's own token they equal those of ``wdsbench predict``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``--resume`` goes on from: refused without being lost, and gone when it is done with."""
+"""Saved states: a refused resume keeps them, and a finished run removes them."""
 
 from __future__ import annotations
 

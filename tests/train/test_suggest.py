@@ -1,4 +1,4 @@
-"""What a search tries next, on a landscape of formulas."""
+"""Suggestions of a search on closed-form objectives."""
 
 from __future__ import annotations
 

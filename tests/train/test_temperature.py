@@ -1,4 +1,4 @@
-"""Temperatures are those the labels were drawn with, and they are fitted, not guessed."""
+"""Fitted temperatures equal those the labels were drawn with."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ KNOWN = {
 
 @dataclass(frozen=True)
 class Truth:
-    """A packed data set and what is known of it.
+    """A packed data set and its known figures.
 
     Attributes:
         folder: The data set's.
@@ -143,7 +143,7 @@ def make_truth(folder: Path, family: str, *, traces: int, seed: int) -> Truth:
 
 
 def write_labels(path: Path, labels: Mapping[str, int]) -> Path:
-    """Write the score file that gives these labels: hallucinated is what scores below 0.5."""
+    """Write the score file that gives these labels: scores below 0.5 are hallucinated."""
     return write_scores(path, {question: 1.0 - label for question, label in labels.items()})
 
 
