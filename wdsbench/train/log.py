@@ -63,10 +63,8 @@ class MetricsLog:
 
     def __init__(self, folder: Path | None, *, tensorboard: bool = False) -> None:
         """Create the files in ``folder`` in place of earlier ones; None: nothing is written (ranks
-        other than the first). ``tensorboard`` adds event files, one run per detector.
-
-        Raises:
-            ValueError: TensorBoard is not installed.
+        other than the first). ``tensorboard`` adds event files, one run per detector; ValueError is
+        raised if TensorBoard is not installed.
         """
         self._folder = folder
         self._lines = (
@@ -86,9 +84,8 @@ class MetricsLog:
         """Write one epoch's record."""
         if self._lines is None:
             return
-        self._lines.write(
-            json.dumps({"detector": detector, **asdict(record)}, sort_keys=True) + "\n"
-        )
+        line = json.dumps({"detector": detector, **asdict(record)}, sort_keys=True)
+        self._lines.write(line + "\n")
         self._lines.flush()
         if self._tensorboard:
             writer = self._writer(detector)

@@ -32,8 +32,8 @@ def train_seeds(
     shards: str | Path,
     detectors: Sequence[str],
     out: str | Path,
-    config: TrainConfig | None = None,
-    seeds: int = 5,
+    config: TrainConfig,
+    seeds: int,
     *,
     train: Train = train_once,
     progress: Progress = no_progress,
@@ -52,7 +52,6 @@ def train_seeds(
     """
     if seeds < 1:
         raise ValueError(f"seeds is {seeds}; it must be at least 1")
-    config = config or TrainConfig()
     settings = [dataclasses.replace(config, seed=config.seed + step) for step in range(seeds)]
     folder = Path(out)
     device = rank_device(config.device)
