@@ -7,18 +7,23 @@ dropped (with batches of one sample, a batch can be empty). With ``drop_last`` a
 as many as in the smallest share.
 
 The workers of a rank take turns; a worker whose share is used up is left out.
+
+A position is small JSON: every value on which the order depends. The batches after it are found by
+replaying the order. All ranks are at the same step, so the state of one rank is valid for all.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import webdataset
+import xxhash
 from numpy.typing import NDArray
 
 from wdsbench import _core
@@ -33,6 +38,9 @@ from wdsbench.stream import (
 )
 from wdsbench.stream.pieces import share_of
 
+#: Version of the JSON of a position.
+STATE_FORMAT = 1
+
 
 @dataclass(frozen=True)
 class EpochOffset:
@@ -43,6 +51,14 @@ class EpochOffset:
 
     batches: int = 0
     workers: int = 1
+
+
+@dataclass(frozen=True)
+class Position:
+    """A place between two batches."""
+
+    epoch: int
+    start: EpochOffset
 
 
 @dataclass(frozen=True)
@@ -198,3 +214,47 @@ def in_turn(parts: Sequence[Iterator[list[int]]], order: Sequence[int]) -> Itera
         if rows is not None:
             waiting.append(worker)
             yield rows
+
+
+def as_state(position: Position, order: BatchOrder) -> dict[str, Any]:
+    """Return ``position`` and everything on which the order depends."""
+    return {
+        "format": STATE_FORMAT,
+        "epoch": position.epoch,
+        "batches": position.start.batches,
+        "workers": position.start.workers,
+        **_settings(order),
+    }
+
+
+def from_state(state: Mapping[str, Any], order: BatchOrder) -> Position:
+    """Return the position in ``state``; ValueError if it is not a position in ``order``."""
+    if state.get("format") != STATE_FORMAT:
+        raise ValueError(f"loader state of format {state.get('format')!r}, not {STATE_FORMAT}")
+    for name, value in _settings(order).items():
+        if state.get(name) != value:
+            raise ValueError(
+                f"loader state: {name} was {state.get(name)!r} and is {value!r} now; an epoch can"
+                " be resumed only in the order in which it began"
+            )
+    numbers = [state.get(name) for name in ("epoch", "batches", "workers")]
+    if not all(type(number) is int and number >= 0 for number in numbers) or numbers[2] == 0:
+        raise ValueError(f"loader state: epoch, batches, workers are {numbers!r}")
+    epoch, batches, workers = (int(number) for number in numbers if number is not None)
+    steps = sum(order.steps(workers))
+    if batches > steps:
+        raise ValueError(f"loader state: batches is {batches} of an epoch of {steps}")
+    return Position(epoch, EpochOffset(batches, workers))
+
+
+def _settings(order: BatchOrder) -> dict[str, Any]:
+    shards = [(shard.url, shard.nsamples, shard.xxh3) for shard in order.index.file.shardlist]
+    return {
+        "seed": order.seed,
+        "split": order.split,
+        "batch_size": order.batch_size,
+        "drop_last": order.drop_last,
+        "shuffle": order.shuffle,
+        "ranks": this_consumer().ranks,
+        "shards": xxhash.xxh3_64_hexdigest(repr(shards).encode()),
+    }

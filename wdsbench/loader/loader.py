@@ -19,9 +19,8 @@ import torch
 
 from wdsbench.errors import ShardError
 from wdsbench.loader.arguments import BatchOptions, Layers, as_device, at_least, open_split
-from wdsbench.loader.batch_order import EpochOffset
+from wdsbench.loader.batch_order import EpochOffset, Position, as_state, from_state
 from wdsbench.loader.layouts import LAYOUTS
-from wdsbench.loader.position import Position, as_state, from_state
 from wdsbench.loader.readers import InProcessReader, WorkerReader
 from wdsbench.loader.stats import LoaderStats, disk_bytes
 from wdsbench.loader.tokens import Tokens
