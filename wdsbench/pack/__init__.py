@@ -8,24 +8,21 @@ imported on first use, so that worker processes load neither the writer nor the 
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from wdsbench.pack.options import PackOptions
 
 if TYPE_CHECKING:
     from wdsbench.pack.incremental import IncrementalPacker
-    from wdsbench.pack.pack_files import PackReport, pack
+    from wdsbench.pack.pack_files import pack
+    from wdsbench.pack.run import PackReport
 
 __all__ = ["IncrementalPacker", "PackOptions", "PackReport", "pack"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "IncrementalPacker":
-        from wdsbench.pack.incremental import IncrementalPacker
-
-        return IncrementalPacker
-    if name in ("PackReport", "pack"):
-        from wdsbench.pack import pack_files
-
-        return getattr(pack_files, name)
+    module = {"IncrementalPacker": "incremental", "PackReport": "run", "pack": "pack_files"}
+    if name in module:
+        return getattr(importlib.import_module(f"wdsbench.pack.{module[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

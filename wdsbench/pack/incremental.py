@@ -32,7 +32,6 @@ from wdsbench.pack.prepare import Prepared, Preparer
 from wdsbench.pack.resume import settings_of
 from wdsbench.pack.run import PackReport, PackRun, open_writer
 from wdsbench.pack.samples import SampleBuilder
-from wdsbench.records import Trace
 from wdsbench.shards.format.names import split_of_question
 from wdsbench.shards.write.journal import JOURNAL_NAME
 from wdsbench.shards.write.writer import DatasetWriter
@@ -146,7 +145,11 @@ class IncrementalPacker:
         self._failed = True
         self._added += 1
         with freed_memory_kept():
-            self._run.add(path, lambda: _prepared(preparer, path), _split_of)
+            self._run.add(
+                path,
+                lambda: _prepared(preparer, path),
+                lambda trace: split_of_question(trace.question_id),
+            )
         self._failed = False
         self._unfinished[number] = path
 
@@ -213,7 +216,3 @@ def _prepared(preparer: Preparer, path: Path) -> Iterator[Prepared]:
                 " the finished files"
             )
         yield prepared
-
-
-def _split_of(trace: Trace) -> str:
-    return split_of_question(trace.question_id)

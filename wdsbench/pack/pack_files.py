@@ -28,8 +28,6 @@ from wdsbench.traces.files import expand_patterns
 from wdsbench.traces.read import read_traces
 from wdsbench.traces.scores import read_scores
 
-__all__ = ["PackReport", "pack"]
-
 
 def pack(
     patterns: Sequence[str],

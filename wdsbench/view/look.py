@@ -49,6 +49,13 @@ def label_step(count: int, inches: float, size: float) -> int:
     return max(1, math.ceil(count * size * 1.15 / (inches * _POINTS)))
 
 
+def norm_range(trace: ViewedTrace) -> tuple[float, float, bool]:
+    """Return smallest and largest finite norm, and True if their scale is logarithmic."""
+    finite = trace.norms[np.isfinite(trace.norms)]
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
+    return low, high, low > 0 and high / low > WIDE_RATIO
+
+
 def row(part: SubFigure, columns: int, title: str) -> list[Axes]:
     part.suptitle(title, x=0.02, ha="left", fontsize=10, color="0.15")
     return list(part.subplots(1, columns, squeeze=False)[0])

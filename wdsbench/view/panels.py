@@ -24,10 +24,10 @@ from wdsbench.view.look import (
     SIGNED,
     SKETCH_TITLES,
     WEIGHTS,
-    WIDE_RATIO,
     bare,
     label_step,
     label_tokens,
+    norm_range,
     row,
     thin,
 )
@@ -140,9 +140,7 @@ def draw_norms(part: SubFigure, trace: ViewedTrace) -> None:
     tokens = trace.state_tokens
     whole = len(tokens) == trace.num_tokens
     (axes,) = row(part, 1, f"Norm of every state{'' if whole else ' that is kept'}")
-    finite = norms.compressed()
-    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
-    wide = low > 0 and high / low > WIDE_RATIO
+    low, high, wide = norm_range(trace)
     norm = LogNorm(low, high) if wide else Normalize(low, high)
     image = axes.imshow(norms, cmap=QUANTITIES, norm=norm, aspect="auto", interpolation="nearest")
     axes.set_ylabel("layer", fontsize=8)

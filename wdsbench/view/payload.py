@@ -20,7 +20,7 @@ from matplotlib.colors import Colormap
 from matplotlib.ticker import LogLocator
 from numpy.typing import NDArray
 
-from wdsbench.view.look import QUANTITIES, SIGNED, SKETCH_TITLES, WEIGHTS, WIDE_RATIO
+from wdsbench.view.look import QUANTITIES, SIGNED, SKETCH_TITLES, WEIGHTS, norm_range
 from wdsbench.view.trace import Scores, Selection, ViewedTrace, visible
 
 #: Weights on a page, in bytes before base64 (a third more).
@@ -163,16 +163,13 @@ def _sketch(sketch: NDArray[np.float16]) -> dict[str, Any]:
 
 
 def _norms(trace: ViewedTrace) -> dict[str, Any]:
-    norms = trace.norms
-    finite = norms[np.isfinite(norms)]
-    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
-    wide = low > 0 and high / low > WIDE_RATIO
+    low, high, wide = norm_range(trace)
     ticks = list(LogLocator(subs=(1, 2, 5)).tick_values(low, high)) if wide else []
     return {
         "tokens": trace.state_tokens.tolist(),
         "wide": wide,
         "ticks": [float(tick) for tick in ticks if low <= tick <= high],
-        "values": _base64([norms]),
+        "values": _base64([trace.norms]),
     }
 
 

@@ -17,7 +17,7 @@ from wdsbench.traces.check import check_trace
 from wdsbench.traces.question_id import question_of
 from wdsbench.traces.read import raw_objects
 from wdsbench.traces.verify import checked_sequences
-from wdsbench.view.trace import ViewedTrace, shown_name
+from wdsbench.view.trace import ViewedTrace, shown_name, shown_texts
 
 
 def read_raw(path: Path, place: int | None = None, question: str | None = None) -> ViewedTrace:
@@ -67,8 +67,6 @@ def _checked(raw: Any, file: str, position: int) -> Trace:
 
 
 def _of_raw(trace: Trace, path: Path) -> ViewedTrace:
-    tokens = trace.num_tokens
-    texts = trace.token_texts or [f"#{number}" for number in trace.tokens.tolist()]
     stem = re.sub(r"[^A-Za-z0-9_-]", "_", path.name.partition(".")[0])
     full = None if trace.attentions is None else causal_half(as_maps(trace.attentions))
     kept = trace.reduced
@@ -80,7 +78,7 @@ def _of_raw(trace: Trace, path: Path) -> ViewedTrace:
         slug=f"{stem}-{trace.position}",
         error=lambda detail: TraceError.at(trace, detail),
         stored=False,
-        texts=texts if len(texts) == tokens else [f"token {i}" for i in range(tokens)],
+        texts=shown_texts(trace.token_texts, trace.tokens.tolist(), trace.num_tokens),
         prompt_length=trace.prompt_length,
         answer=trace.answer,
         hidden=trace.hidden.astype(np.float32),

@@ -18,7 +18,7 @@ from wdsbench.shards.read.sample import StoredSample
 from wdsbench.traces.attention import AttentionRules, MapError, as_maps, join_layers, reduce_maps
 from wdsbench.traces.files import kind_of
 from wdsbench.view.raw import read_raw
-from wdsbench.view.trace import ViewedTrace, shown_name
+from wdsbench.view.trace import ViewedTrace, shown_name, shown_texts
 
 
 @dataclass(frozen=True)
@@ -109,15 +109,14 @@ def read_stored(index: DatasetIndex, row: int, path: str) -> ViewedTrace:
     """Return the sample of one row of the index; ShardError if it cannot be read."""
     sample, table = StoredSample(index, row), index.sample_row(row)
     shard = str(index.shard_path(int(index.columns["shard"][row])))
-    tokens, meta = table.tokens, sample.meta()
-    texts = meta.get("token_texts") or [f"#{number}" for number in meta.get("tokens") or ()]
+    meta = sample.meta()
     return ViewedTrace(
         name=shown_name(table.question_id, meta.get("trace")),
         source=f"{path}, {SPLITS[int(index.columns['split'][row])]}",
         slug=table.key,
         error=lambda detail: ShardError(f"sample {table.key}: {detail}", shard=shard),
         stored=True,
-        texts=texts if len(texts) == tokens else [f"token {i}" for i in range(tokens)],
+        texts=shown_texts(meta.get("token_texts"), meta.get("tokens"), table.tokens),
         prompt_length=None if table.prompt_length < 0 else table.prompt_length,
         answer=str(meta.get("answer") or ""),
         hidden=np.asarray(sample.states(), np.float32),

@@ -263,6 +263,12 @@ def shown_name(question_id: str, trace: int | None) -> str:
     return f"question {question_id}" + (f", trace {trace}" if trace else "")
 
 
+def shown_texts(texts: list[str] | None, ids: Sequence[int] | None, count: int) -> list[str]:
+    """Return ``count`` token texts: those given, else ``#id``, else ``token i``."""
+    shown = texts or [f"#{number}" for number in ids or ()]
+    return shown if len(shown) == count else [f"token {i}" for i in range(count)]
+
+
 def visible(text: str, *, most: int | None = None) -> str:
     """Return a token's text with invisible characters shown, cut to ``most`` characters.
 
