@@ -175,7 +175,7 @@ def test_what_is_not_as_asked_is_refused_and_the_remedy_works(
 
 
 def test_what_is_not_wanted_is_left(tmp_path: Path) -> None:
-    """Kinds beyond those asked for stay behind, whatever their rules."""
+    """Kinds that are not requested are left out, under any rule."""
     pack_list(tmp_path, reduced_raws(), attention=("sketch",))
     names = members_of(tmp_path / "shards")
     assert {name.split(".", 2)[2] for name in names} == {"hidden.npy", "meta.json", "sketch.npy"}

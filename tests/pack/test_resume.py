@@ -1,4 +1,4 @@
-"""A killed run goes on: the bytes are those of an uninterrupted one."""
+"""A killed run is resumed: the bytes are those of an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def killed(tmp_path: Path, out: str, shards: int, **options: Any) -> None:
 @pytest.mark.parametrize("workers", [1, 2])
 def test_killed_again_and_again(options: dict[str, Any], workers: int, tmp_path: Path) -> None:
     make_inputs(tmp_path)
-    if options.get("split_by") == "file":  # a question stands in one file alone
+    if options.get("split_by") == "file":  # a question is in one file only
         for number in range(FILES):
             raws = [make_raw(f"f{number}-{i}", seed=number * TRACES + i) for i in range(TRACES)]
             write_pickle(tmp_path / "t" / f"b{number}.pkl", raws)

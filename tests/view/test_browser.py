@@ -203,7 +203,7 @@ def test_hostile_tokens_are_shown_and_do_nothing(page: Page, tmp_path: Path) -> 
     labels = page.run(
         "return [...document.querySelectorAll('#graph text')].map((text) => text.textContent)"
     )
-    # A no-break space stands for a space in a picture.
+    # A picture draws a space as a no-break space.
     labels = [label.replace("\xa0", " ") for label in labels]
     assert labels == [visible(token, most=16) for token in HOSTILE]
     assert page.run("return document.querySelectorAll('#graph img, #map img').length") == 0

@@ -1,4 +1,4 @@
-"""What stands in a page: the weights to the stated resolution, hostile tokens as text alone, and
+"""The contents of a page: the weights to the stated resolution, hostile tokens as text alone, and
 as much as there is room for.
 """
 
