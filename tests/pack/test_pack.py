@@ -274,7 +274,7 @@ def test_foreign_shards_are_never_removed(tmp_path: Path) -> None:
 
 
 def killed_run(folder: Path, *, at_end: bool = False) -> None:
-    """Let another process write a data set into ``folder`` and die: in the middle, or before it unlocks."""
+    """Let another process write a data set into ``folder`` and die midway, or before it unlocks."""
     code = f"""
 import os
 from pathlib import Path
