@@ -6,10 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from wdsbench.bench.data import Shape, make_pt, make_raw, make_shards
+from wdsbench.bench.data import (
+    Shape,
+    TraceShape,
+    make_pt,
+    make_raw,
+    make_raw_traces,
+    make_shards,
+    make_trace_shards,
+)
 from wdsbench.bench.graphs import GraphShape, make_graph_files, make_graph_shards
 from wdsbench.bench.part import Settings
-from wdsbench.bench.traces import TraceShape, make_raw_traces, make_trace_shards
 
 
 @pytest.fixture(scope="session")

@@ -11,10 +11,20 @@ import webdataset
 import xxhash
 
 from wdsbench import TraceLoader
-from wdsbench.bench.data import LEAST_SHARDS, SHAPES, Shape, make_pt, make_raw, make_shards
-from wdsbench.bench.holes import make_holes
+from wdsbench.bench.data import (
+    LEAST_SHARDS,
+    SHAPES,
+    TRACES,
+    Shape,
+    TraceShape,
+    make_pt,
+    make_raw,
+    make_raw_traces,
+    make_shards,
+    make_trace_shards,
+)
+from wdsbench.bench.memory import make_holes
 from wdsbench.bench.opening import SHARD_SAMPLES, make_many
-from wdsbench.bench.traces import TRACES, TraceShape, make_raw_traces, make_trace_shards
 from wdsbench.shards.read.index import DatasetIndex
 
 # webdataset leaves shards to the garbage collector.

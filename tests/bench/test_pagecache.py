@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from wdsbench.bench.cold import read_all
-from wdsbench.bench.pagecache import drop, resident_share
+from wdsbench.bench.cold import drop, read_all, resident_share
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="Linux only")
 

@@ -7,19 +7,24 @@ files per second.
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import mmap
+import os
 import shutil
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import numpy as np
+
 from wdsbench.bench.data import Shape, make_shards
-from wdsbench.bench.pagecache import drop, resident_share
 from wdsbench.bench.part import SHUFFLE, THREADS, Part, Settings, value_of
 from wdsbench.bench.timing import CaseResult, consumed, spread, states_in, take_turns
+from wdsbench.errors import WdsbenchError
 from wdsbench.loader import TraceLoader
 
 LEAST_REPEATS = 3
@@ -33,7 +38,7 @@ RESIDENT_LIMIT = 0.01
 @dataclass(frozen=True)
 class _ColdRead:
     seconds: float
-    resident: float
+    resident: float  # share of the pages after the drop
 
 
 def cold_part(shape: Shape, settings: Settings) -> Part:
@@ -92,6 +97,45 @@ def read_all(files: Sequence[Path]) -> None:
             with path.open("rb", buffering=0) as file:
                 while file.readinto(block):
                     pass
+
+
+def drop(paths: Iterable[Path]) -> None:
+    """Drop the files' pages from the page cache (Linux only); pages mapped by a process stay."""
+    if not hasattr(os, "posix_fadvise"):
+        raise WdsbenchError("reads from a cold page cache can be measured on Linux only")
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)  # dirty pages cannot be dropped
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
+
+
+def resident_share(paths: Iterable[Path]) -> float:
+    """Return the share of the files' pages in memory, by ``mincore(2)``, without reading them."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    resident = pages = 0
+    for path in paths:
+        size = path.stat().st_size
+        if not size:
+            continue
+        with path.open("rb") as file, mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ) as mapped:
+            count = -(-size // mmap.PAGESIZE)
+            answer = np.zeros(count, np.uint8)
+            view = np.frombuffer(mapped, np.uint8)
+            failed = libc.mincore(
+                ctypes.c_void_p(view.ctypes.data),
+                ctypes.c_size_t(size),
+                ctypes.c_void_p(answer.ctypes.data),
+            )
+            del view  # a mapping with views cannot be closed
+            if failed:
+                number = ctypes.get_errno()
+                raise OSError(number, os.strerror(number), str(path))
+        resident += int((answer & 1).sum())  # the other bits are reserved
+        pages += count
+    return resident / pages if pages else 0.0
 
 
 def _dropped_first(shards: Path, read: Callable[[], None]) -> Callable[[], _ColdRead]:

@@ -1,9 +1,10 @@
-"""Data of the cases with equal samples: random states as shards, raw float16 and ``.pt``."""
+"""Data of random states, of equal samples and of whole traces: shards, raw float16, ``.pt``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Self
 
@@ -40,20 +41,12 @@ SHARD_MB = 256.0
 
 @dataclass(frozen=True)
 class Shape:
-    """A case whose samples all have one shape.
-
-    Attributes:
-        name: Name of the case.
-        samples: Number of samples.
-        layers: L.
-        features: D.
-        batch_size: Samples per batch.
-    """
+    """A case whose samples all have one shape."""
 
     name: str
     samples: int
-    layers: int
-    features: int
+    layers: int  # L
+    features: int  # D
     batch_size: int
 
     def scaled(self, scale: float) -> Self:
@@ -66,9 +59,47 @@ class Shape:
         return f"{self.name}-{self.samples}"
 
     @property
-    def sample_bytes(self) -> int:
-        """Bytes of one sample's float16 states."""
-        return self.layers * self.features * 2
+    def state_shape(self) -> tuple[int, int]:
+        """Layers and features."""
+        return self.layers, self.features
+
+    @property
+    def token_count(self) -> int:
+        """Tokens of all samples."""
+        return self.samples
+
+    @property
+    def shard_mb(self) -> float:
+        """Size at which a shard is closed, in MB, for `LEAST_SHARDS` or more."""
+        size = self.token_count * self.layers * self.features * 2
+        return min(SHARD_MB, size / MEGABYTE / LEAST_SHARDS)
+
+
+@dataclass(frozen=True)
+class TraceShape(Shape):
+    """A case of traces ``[L, T, D]``, T uniform in ``[shortest, longest]``."""
+
+    shortest: int
+    longest: int
+
+    @cached_property
+    def tokens(self) -> list[int]:
+        """T of every trace; the same in every run."""
+        rng = np.random.default_rng(SEED)
+        counts = rng.integers(self.shortest, self.longest + 1, self.samples)
+        return [int(count) for count in counts]
+
+    @property
+    def token_count(self) -> int:
+        """Tokens of all traces."""
+        return sum(self.tokens)
+
+    @property
+    def padded_batch_bytes(self) -> int:
+        """Float32 bytes of a padded batch, the mean over batches in shard order."""
+        size = self.batch_size
+        longest = [max(self.tokens[i : i + size]) for i in range(0, self.samples, size)]
+        return int(np.mean(longest)) * size * self.layers * self.features * 4
 
 
 #: A: the last answer token of a 7B model's layers. S: small samples, where the overhead per sample
@@ -77,18 +108,14 @@ SHAPES = {
     "A": Shape("A", 4_000, 32, 4_096, 32),
     "S": Shape("S", 64_000, 32, 256, 256),
 }
+#: B: all tokens of a 7B model's layers, 13 MB per trace.
+TRACES = TraceShape("B", 150, 32, 4_096, 4, 20, 80)
 
 
 def make_shards(shape: Shape, folder: Path, progress: Progress = no_progress) -> Path:
     """Create ``folder/shards`` unless it exists, and return its path."""
     states = _states(shape)
-    return make_dataset(
-        folder,
-        shape,
-        min(SHARD_MB, shape.samples * shape.sample_bytes / MEGABYTE / LEAST_SHARDS),
-        lambda i: states[i % DISTINCT],
-        progress=progress,
-    )
+    return make_dataset(folder, shape, lambda i: states[i % DISTINCT], progress=progress)
 
 
 def make_raw(shape: Shape, folder: Path) -> Path:
@@ -114,31 +141,36 @@ def make_pt(shape: Shape, folder: Path) -> Path:
     return pt
 
 
+def make_trace_shards(shape: TraceShape, folder: Path, progress: Progress = no_progress) -> Path:
+    """Create ``folder/shards`` unless it exists, and return its path."""
+    return make_dataset(folder, shape, _trace_states(shape), progress=progress)
+
+
+def make_raw_traces(shape: TraceShape, folder: Path) -> Path:
+    """Create ``folder/states.f16``, all traces ``[L, T, D]`` in order, and return its path."""
+    return write_raw(folder, shape, _trace_states(shape))
+
+
 def make_dataset(
     folder: Path,
     shape: Shape,
-    shard_mb: float,
     states_of: Callable[[int], NDArray[np.float16]],
     members_of: Callable[[int], Mapping[str, Pieces]] = lambda _: {},
     *,
+    shard_mb: float | None = None,
     progress: Progress = no_progress,
     open_writer: Callable[..., DatasetWriter] = DatasetWriter,
 ) -> Path:
     """Create the data set ``folder/shards`` unless it exists, and return its path.
 
-    Args:
-        folder: Folder of the case.
-        shape: The case; question ``q<i>`` has label ``i % 2``.
-        shard_mb: Size at which a shard is closed, in MB.
-        states_of: Returns float16 ``[L, T, D]`` of sample i, C-contiguous.
-        members_of: Returns the further members of sample i.
-        progress: Reports samples written.
-        open_writer: Called with the folder and ``shard_mb``.
+    Question ``q<i>`` has label ``i % 2``. ``states_of`` returns float16 ``[L, T, D]`` of sample i,
+    C-contiguous, ``members_of`` its other members.
     """
     shards = folder / SHARDS_NAME
     if not (shards / INDEX_NAME).exists():
         numbers = progress(range(shape.samples), shape.samples, f"writing shards of {shape.name}")
-        _write_samples(open_writer(shards, shard_mb=shard_mb), numbers, states_of, members_of)
+        writer = open_writer(shards, shard_mb=shard_mb or shape.shard_mb)
+        _write_samples(writer, numbers, states_of, members_of)
     return shards
 
 
@@ -184,3 +216,16 @@ def _states(shape: Shape) -> NDArray[np.float16]:
     """Return the distinct samples: float16 ``[DISTINCT, L, 1, D]``."""
     rng = np.random.default_rng(SEED)
     return rng.normal(size=(DISTINCT, shape.layers, 1, shape.features)).astype(np.float16)
+
+
+def _trace_states(shape: TraceShape) -> Callable[[int], NDArray[np.float16]]:
+    """Return a function of the traces: slices of one random block, at different tokens."""
+    rng = np.random.default_rng(SEED)
+    size = (shape.layers, 2 * shape.longest, shape.features)
+    block = rng.standard_normal(size, np.float32).astype(np.float16)
+
+    def states_of(number: int) -> NDArray[np.float16]:
+        first, count = number % shape.longest, shape.tokens[number]
+        return np.ascontiguousarray(block[:, first : first + count])
+
+    return states_of

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from wdsbench import _core
 from wdsbench.bench.data import SEED
 from wdsbench.bench.graphs import SHARE, causal_attention
-from wdsbench.bench.part import OURS, THREADS, Part, Settings, measured_rates, value_of
+from wdsbench.bench.part import THREADS, Part, Settings, measured_rates, rate_ratios
 from wdsbench.bench.timing import Work
 
 #: Threshold of per-head edges, the default of packing.
@@ -47,14 +47,12 @@ def edges_part(settings: Settings, shape: MapShape = MAPS) -> Part:
     random = np.random.default_rng(SEED)
     maps = causal_attention(random, shape.layers, shape.heads, shape.tokens)
     results = measured_rates(_cases(maps), settings)
-    ours = value_of(results, OURS, "gbps")
-    others = ("numpy", "python")
     return Part(
         name="edges",
         title=f"edges: maps [{shape.layers}, {shape.heads}, {shape.tokens}, {shape.tokens}],"
         f" top {SHARE:.0%} of the mean over heads",
         results=results,
-        ratios={f"ours_over_{name}": ours / value_of(results, name, "gbps") for name in others},
+        ratios=rate_ratios(results),
         unit="attention GB/s",
         baseline="numpy",
         facts={

@@ -43,14 +43,12 @@ def gnn_part(settings: Settings, shape: GraphShape = GRAPHS) -> Part:
         cases |= _cases(traces, shape, device, "" if device == "cpu" else "-gpu")
     results = measured_rates(cases, settings)
 
-    def ratio(name: str, suffix: str) -> float:
-        union, other = (
-            value_of(results, f"{case}{suffix}", "batches_per_s") for case in ("union", name)
-        )
-        return union / other
+    def rate(name: str) -> float:
+        return value_of(results, name, "batches_per_s")
 
     ratios = {
-        f"union_over_{name.replace('-', '_')}{suffix.replace('-', '_')}": ratio(name, suffix)
+        f"union_over_{name.replace('-', '_')}{suffix.replace('-', '_')}": rate(f"union{suffix}")
+        / rate(f"{name}{suffix}")
         for suffix in ("", "-gpu")[: len(devices)]
         for name in ("per-layer", "per-layer-cut")
     }

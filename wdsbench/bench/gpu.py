@@ -12,7 +12,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import torch
 from torch import nn
@@ -31,17 +31,11 @@ COPIES = 50
 
 @dataclass(frozen=True)
 class _Epoch:
-    """One epoch of training.
-
-    Attributes:
-        seconds: Duration of the epoch.
-        waited: Share of the GPU's time in which its stream waited for a batch.
-        copy_gbps: Rate of the copies while they ran; 0 without copies.
-    """
+    """One epoch of training."""
 
     seconds: float
-    waited: float = 0.0
-    copy_gbps: float = 0.0
+    waited: float = 0.0  # share of the GPU's time in which its stream waited for a batch
+    copy_gbps: float = 0.0  # while copies ran; 0 without copies
 
 
 def gpu_part(settings: Settings, shape: Shape = SHAPES["A"]) -> Part:
@@ -72,14 +66,13 @@ def gpu_part(settings: Settings, shape: Shape = SHAPES["A"]) -> Part:
             done = trainer.epoch(
                 (batch.hidden, batch.label) for batch in loader if batch.hidden is not None
             )
-            rate = size / loader.stats.copy_seconds / 1e9
-            return _Epoch(done.seconds, done.waited, rate)
+            return replace(done, copy_gbps=size / loader.stats.copy_seconds / 1e9)
 
         return epoch
 
     resident = [trainer.resident_batch()] * -(-shape.samples // shape.batch_size)
     cases = {
-        "pinned-copy": lambda: _Epoch(0.0, 0.0, _pinned_gbps(shape)),
+        "pinned-copy": lambda: _Epoch(0.0, copy_gbps=_pinned_gbps(shape)),
         "train-resident": lambda: trainer.epoch(resident),
         "train-host": streamed("host"),
         "train-device": streamed("device"),
@@ -120,7 +113,6 @@ class _Trainer:
         self._optimizer = torch.optim.AdamW(weights, fused=True)
 
     def resident_batch(self) -> _Pair:
-        """Return states and labels on the GPU."""
         shape = self._shape
         states = torch.randn(shape.batch_size, shape.layers, shape.features, device="cuda")
         return states, torch.zeros(shape.batch_size, device="cuda")

@@ -19,7 +19,7 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.loader import DataLoader
 
 from wdsbench.bench.graphs import GraphTrace, data_list
-from wdsbench.bench.readers import shuffled_samples
+from wdsbench.bench.readers import batched, shuffled_samples
 from wdsbench.records import LayerEdges
 from wdsbench.shards.format.kinds import EDGES_INDEX, EDGES_POINTER, EDGES_WEIGHT, HIDDEN
 
@@ -89,13 +89,7 @@ def webdataset_arrays(
 
     ``widened`` concatenates float16 parts and returns float32.
     """
-    samples: list[dict[str, bytes]] = []
-    for sample in shuffled_samples(shards):
-        samples.append(sample)
-        if len(samples) == batch_size:
-            yield [_collated(samples, layers, features, widened)]
-            samples = []
-    if samples:
+    for samples in batched(shuffled_samples(shards), batch_size):
         yield [_collated(samples, layers, features, widened)]
 
 
@@ -132,10 +126,7 @@ def _shuffled(samples: int, batch_size: int, random: torch.Generator) -> Iterato
 
 
 def _collated(
-    samples: Sequence[dict[str, bytes]],
-    layers: int,
-    features: int,
-    widened: Widened,
+    samples: Sequence[dict[str, bytes]], layers: int, features: int, widened: Widened
 ) -> Any:
     hidden = [_payload(sample[HIDDEN], "<f2").reshape(-1, features) for sample in samples]
     pointers = [_payload(sample[EDGES_POINTER], "<u4").astype(np.int64) for sample in samples]

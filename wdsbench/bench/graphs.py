@@ -12,14 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wdsbench import _core
-from wdsbench.bench.data import LEAST_SHARDS, SEED, make_dataset
+from wdsbench.bench.data import SEED, TraceShape, make_dataset
 from wdsbench.bench.part import WORKERS
-from wdsbench.bench.traces import TraceShape
 from wdsbench.files import atomic_file
 from wdsbench.progress import Progress, no_progress
 from wdsbench.records import LayerEdges
 from wdsbench.shards.format.members import edge_members
-from wdsbench.shards.write.writer import MEGABYTE
 
 PT_NAME = "graphs-pt"
 
@@ -49,15 +47,10 @@ GRAPHS = GraphShape("C", 320, 32, 64, 16, 20, 80)
 
 @dataclass(frozen=True)
 class GraphTrace:
-    """One trace of the data.
+    """One trace of the data."""
 
-    Attributes:
-        hidden: float16 ``[L, T, D]``.
-        edges: Edges of every layer.
-    """
-
-    hidden: NDArray[np.float16]
-    edges: list[LayerEdges]
+    hidden: NDArray[np.float16]  # ``[L, T, D]``
+    edges: list[LayerEdges]  # of every layer
 
 
 @lru_cache(maxsize=1)  # states and edges are asked for separately
@@ -87,12 +80,9 @@ def causal_attention(
 
 def make_graph_shards(shape: GraphShape, folder: Path, progress: Progress = no_progress) -> Path:
     """Create ``folder/shards`` unless it exists, and return its path."""
-    # The states are most of the bytes.
-    megabytes = sum(shape.tokens) * shape.layers * shape.features * 2 / MEGABYTE
     return make_dataset(
         folder,
         shape,
-        megabytes / LEAST_SHARDS,
         lambda i: graph_trace(shape, i).hidden,
         lambda i: edge_members(graph_trace(shape, i).edges, shape.tokens[i]),
         progress=progress,

@@ -1,8 +1,9 @@
 """How much memory does a shuffle buffer of 1,000 traces of 13 MB add?
 
 The difference between two new processes that iterate over the same data set with shuffle 1 and
-1,000: the maximum of `footprint_mb` after any batch, workers included. Payloads are holes
-(`bench/holes.py`); a buffer is full before its first batch, so a share of the epoch suffices.
+1,000: the maximum of `footprint_mb` after any batch, workers included. The shards are valid sparse
+files whose payloads are zeros that take no disk space, since the cost of a buffer does not depend
+on values. A buffer is full before its first batch, so a share of the epoch suffices.
 ``python -m wdsbench.bench.memory SHARDS SHUFFLE WORKERS BATCH_SIZE`` is one such process.
 """
 
@@ -14,14 +15,20 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import BinaryIO, cast
 
+import numpy as np
+
+from wdsbench.bench.data import SHARD_MB, TraceShape, make_dataset
 from wdsbench.bench.footprint import footprint_mb
-from wdsbench.bench.holes import make_holes
 from wdsbench.bench.part import SHUFFLE, THREADS, WORKERS, Part, Settings, value_of
 from wdsbench.bench.timing import CaseResult, spread, take_turns
-from wdsbench.bench.traces import TraceShape
 from wdsbench.errors import WdsbenchError
 from wdsbench.loader import TraceLoader
+from wdsbench.progress import Progress, no_progress
+from wdsbench.shards.format.tar import TarWriter
+from wdsbench.shards.write.shard import OpenShard, ShardWriter
+from wdsbench.shards.write.writer import DatasetWriter
 
 #: 1,024 traces of 13 MB for each of two workers, so that each fills its own buffer.
 HOLES = TraceShape("holes", WORKERS * 1_024, 32, 4_096, 4, 50, 50)
@@ -31,6 +38,9 @@ BATCHES = 32
 
 #: Maximum number of repeats: memory hardly varies between runs.
 MOST_REPEATS = 3
+
+#: Smaller writes are never holes: file systems keep holes in blocks of 4 KiB.
+HOLE_LEAST_BYTES = 1 << 16
 
 
 def memory_part(settings: Settings, shape: TraceShape = HOLES) -> Part:
@@ -64,6 +74,49 @@ def memory_part(settings: Settings, shape: TraceShape = HOLES) -> Part:
         measure="memory_mb",
         unit="MB, anonymous and shared",
         facts={**asdict(shape), "shuffle": shuffle, "trace_mb": trace_mb, "threads": THREADS},
+    )
+
+
+class HoleFile:
+    """A file writer that leaves a hole for a large piece of zeros, which must not be the last."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Append ``data``."""
+        if len(data) < HOLE_LEAST_BYTES or np.frombuffer(data, np.uint8).any():
+            return self._file.write(data)
+        self._file.seek(len(data), 1)
+        return len(data)
+
+
+class HoleShards(ShardWriter):
+    """A `ShardWriter` that leaves holes in its files."""
+
+    def start(self, split: str) -> OpenShard:
+        """Create the next shard of a split and return it."""
+        shard = super().start(split)
+        shard.tar = TarWriter(cast(BinaryIO, HoleFile(shard.file)))
+        return shard
+
+
+class HoleWriter(DatasetWriter):
+    """A `DatasetWriter` whose shards have holes."""
+
+    shard_writer = HoleShards
+
+
+def make_holes(shape: TraceShape, folder: Path, progress: Progress = no_progress) -> Path:
+    """Create ``folder/shards``, traces of ``shape.longest`` zero tokens, and return its path."""
+    states = np.zeros((shape.layers, shape.longest, shape.features), np.float16)
+    return make_dataset(
+        folder,
+        shape,
+        lambda _: states,
+        shard_mb=SHARD_MB,
+        progress=progress,
+        open_writer=HoleWriter,
     )
 
 

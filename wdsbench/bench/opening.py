@@ -68,7 +68,7 @@ def make_many(shape: Shape, folder: Path, progress: Progress = no_progress) -> P
     """Create ``folder/shards``, shards of `SHARD_SAMPLES` small samples, and return its path."""
     states = np.ones((shape.layers, 1, shape.features), np.float16)
     shard_mb = SHARD_SAMPLES * SMALL_SAMPLE_BYTES / MEGABYTE
-    return make_dataset(folder, shape, shard_mb, lambda _: states, progress=progress)
+    return make_dataset(folder, shape, lambda _: states, shard_mb=shard_mb, progress=progress)
 
 
 def _first_batch(shards: Path, batch_size: int, workers: int) -> Callable[[], float]:

@@ -7,11 +7,13 @@ of whole members reads T times too much. Rates count the bytes of the batches, p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import torch
 
 from wdsbench.bench.ceiling import memcpy
+from wdsbench.bench.data import TRACES, TraceShape, make_raw_traces, make_trace_shards
 from wdsbench.bench.expert import ExpertTraces
 from wdsbench.bench.part import Part, Settings, loader_cases, rates_part
 from wdsbench.bench.readers import (
@@ -21,47 +23,37 @@ from wdsbench.bench.readers import (
     webdataset_tuned_padded,
 )
 from wdsbench.bench.timing import Work, consumed, states_in
-from wdsbench.bench.traces import TRACES, TraceShape, make_raw_traces, make_trace_shards
+
+Batches = Iterator[torch.Tensor]
 
 
 def padded_part(settings: Settings, shape: TraceShape = TRACES) -> Part:
     """Return the rates of whole traces, padded."""
-    readers = _Readers(shape.scaled(settings.scale), settings)
-    shape, shards, batch = readers.shape, readers.shards, readers.shape.batch_size
-    sizes = (shape.layers, shape.features)
-    return rates_part(
+    shape = shape.scaled(settings.scale)
+    return _rates(
         shape,
         settings,
-        {
-            "memcpy": memcpy(shape.padded_batch_bytes),
-            **readers.ours(tokens="all", layout="pad"),
-            "expert": lambda: readers.consumed(states for states, _ in readers.expert),
-            "webdataset": lambda: readers.consumed(webdataset_plain_padded(shards, batch)),
-            "webdataset-tuned": lambda: readers.consumed(
-                webdataset_tuned_padded(shards, batch, *sizes)
-            ),
-        },
-        f"{readers.title}, all tokens, padded",
+        "all tokens, padded",
+        {"memcpy": memcpy(shape.padded_batch_bytes)},
+        {"tokens": "all", "layout": "pad"},
+        expert=lambda traces: (states for states, _ in traces),
+        plain=webdataset_plain_padded,
+        tuned=webdataset_tuned_padded,
     )
 
 
 def last_part(settings: Settings, shape: TraceShape = TRACES) -> Part:
     """Return the rates of the last token of every trace."""
-    readers = _Readers(shape.scaled(settings.scale), settings)
-    shape, shards, batch = readers.shape, readers.shards, readers.shape.batch_size
-    sizes = (shape.layers, shape.features)
-    return rates_part(
+    shape = shape.scaled(settings.scale)
+    return _rates(
         shape,
         settings,
-        {
-            **readers.ours(tokens="last_answer", layout="stack"),
-            "expert": lambda: readers.consumed(readers.expert.last_tokens()),
-            "webdataset": lambda: readers.consumed(webdataset_plain_last(shards, batch)),
-            "webdataset-tuned": lambda: readers.consumed(
-                webdataset_tuned_last(shards, batch, *sizes)
-            ),
-        },
-        f"{readers.title}, the last token of each",
+        "the last token of each",
+        {},
+        {"tokens": "last_answer", "layout": "stack"},
+        expert=ExpertTraces.last_tokens,
+        plain=webdataset_plain_last,
+        tuned=webdataset_tuned_last,
         name=f"{shape.name}-last",
         measure="samples_per_s",
         unit="samples/s",
@@ -69,37 +61,33 @@ def last_part(settings: Settings, shape: TraceShape = TRACES) -> Part:
     )
 
 
-class _Readers:
-    """The data, the loaders and the expert's mapping, shared by both parts."""
+def _rates(
+    shape: TraceShape,
+    settings: Settings,
+    title: str,
+    ceiling: Mapping[str, Callable[[], Work]],
+    ours: Mapping[str, str],
+    *,
+    expert: Callable[[ExpertTraces], Batches],
+    plain: Callable[..., Batches],
+    tuned: Callable[..., Batches],
+    **words: Any,
+) -> Part:
+    """Return the rates of a ceiling, the loader with arguments ``ours``, and the other readers."""
+    folder, batch, sizes = settings.data / shape.folder_name, shape.batch_size, shape.state_shape
+    shards = make_trace_shards(shape, folder, settings.progress)
+    traces = ExpertTraces(make_raw_traces(shape, folder), shape.tokens, *sizes, batch)
 
-    def __init__(self, shape: TraceShape, settings: Settings) -> None:
-        folder = settings.data / shape.folder_name
-        self.shape = shape
-        self.shards = make_trace_shards(shape, folder, settings.progress)
-        self.expert = ExpertTraces(
-            make_raw_traces(shape, folder),
-            shape.tokens,
-            shape.layers,
-            shape.features,
-            shape.batch_size,
-        )
+    def epoch(batches: Batches) -> Work:
+        return consumed(batches, shape.samples)
 
-    @property
-    def title(self) -> str:
-        shape = self.shape
-        tokens = f"{shape.shortest}..{shape.longest}"
-        return (
-            f"{shape.samples:,} x [{shape.layers}, {tokens}, {shape.features}],"
-            f" batch {shape.batch_size}"
-        )
-
-    def ours(self, **arguments: str) -> dict[str, Callable[[], Work]]:
-        return loader_cases(
-            self.shards,
-            self.shape.batch_size,
-            lambda batches: self.consumed(states_in(batches)),
-            **arguments,
-        )
-
-    def consumed(self, batches: Iterable[torch.Tensor]) -> Work:
-        return consumed(batches, self.shape.samples)
+    cases = {
+        **ceiling,
+        **loader_cases(shards, batch, lambda batches: epoch(states_in(batches)), **ours),
+        "expert": lambda: epoch(expert(traces)),
+        "webdataset": lambda: epoch(plain(shards, batch)),
+        "webdataset-tuned": lambda: epoch(tuned(shards, batch, *sizes)),
+    }
+    size = f"[{shape.layers}, {shape.shortest}..{shape.longest}, {shape.features}]"
+    title = f"{shape.samples:,} x {size}, batch {batch}, {title}"
+    return rates_part(shape, settings, cases, title, **words)

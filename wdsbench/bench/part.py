@@ -30,50 +30,29 @@ OURS = "ours-t2"
 
 @dataclass(frozen=True)
 class Settings:
-    """How to run a part.
+    """How to run a part."""
 
-    Attributes:
-        data: Folder for all data, one subfolder per data set.
-        repeats: Number of repeats; figures are medians over them.
-        scale: Share of the samples.
-        least_seconds: Minimum duration of a repeat of a rate.
-        more_readers: True to include the readers that are left out by default.
-        progress: Reports what is running.
-    """
-
-    data: Path
-    repeats: int = 5
-    scale: float = 1.0
-    least_seconds: float = 0.5
-    more_readers: bool = False
+    data: Path  # folder for all data, one subfolder per data set
+    repeats: int = 5  # figures are medians over them
+    scale: float = 1.0  # share of the samples
+    least_seconds: float = 0.5  # minimum duration of a repeat of a rate
+    more_readers: bool = False  # include the readers that are left out by default
     progress: Progress = no_progress
 
 
 @dataclass(frozen=True)
 class Part:
-    """A measured part.
+    """A measured part."""
 
-    Attributes:
-        name: Prefix of its cases and ratios in the JSON.
-        title: One line that describes the data.
-        results: One result per case; the baseline first if there is one.
-        ratios: Ratios by name, without the prefix.
-        measure: The figure that tables and plots show.
-        unit: Unit of that figure.
-        baseline: The case that others are compared with, or None.
-        facts: Parameters and observations that the figures depend on.
-        notes: Sentences printed below the table.
-    """
-
-    name: str
-    title: str
-    results: Sequence[CaseResult]
-    ratios: Mapping[str, float]
-    measure: Measure = "gbps"
-    unit: str = "float32 GB/s"
-    baseline: str | None = None
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    notes: Sequence[str] = ()
+    name: str  # prefix of its cases and ratios in the JSON
+    title: str  # one line that describes the data
+    results: Sequence[CaseResult]  # the baseline first if there is one
+    ratios: Mapping[str, float]  # by name, without the prefix
+    measure: Measure = "gbps"  # the figure that tables and plots show
+    unit: str = "float32 GB/s"  # of that figure
+    baseline: str | None = None  # the case that others are compared with
+    facts: Mapping[str, Any] = field(default_factory=dict)  # which the figures depend on
+    notes: Sequence[str] = ()  # sentences printed below the table
 
     def value(self, name: str) -> float:
         """Return the reported figure of a case."""
@@ -101,11 +80,7 @@ def loader_cases(
 ) -> dict[str, Callable[[], Work]]:
     """Return the cases of the public iterator: one and two decode threads, two workers.
 
-    Args:
-        shards: Folder of the data set.
-        batch_size: Samples per batch.
-        consume: Iterates over one epoch.
-        arguments: Further arguments of `TraceLoader`.
+    ``consume`` iterates over one epoch; ``arguments`` are further ones of `TraceLoader`.
     """
 
     def case(threads: int, workers: int) -> Callable[[], Work]:
@@ -136,13 +111,7 @@ def rates_part(
 ) -> Part:
     """Measure the readers of a case and return the part, with `OURS` over each of them.
 
-    Args:
-        shape: The case; its name is the part's unless ``name`` is given.
-        settings: Of the run.
-        cases: The readers by name, in the order of the table.
-        title: Description of the data, without the name.
-        name, measure, unit, baseline, facts: As in `Part`; the shape and the loader's settings are
-            added to the facts.
+    ``title`` describes the data; the shape and the loader's settings are added to ``facts``.
     """
     name = name or shape.name
     results = measured_rates(cases, settings)
@@ -160,11 +129,7 @@ def rates_part(
 
 
 def value_of(results: Sequence[CaseResult], name: str, measure: Measure) -> float:
-    """Return one figure of one case.
-
-    Raises:
-        KeyError: The case does not exist or does not have this figure.
-    """
+    """Return one figure of one case; raise KeyError if it does not exist."""
     found = [getattr(result, measure) for result in results if result.name == name]
     if len(found) != 1 or found[0] is None:
         raise KeyError(f"{measure} of {name}")

@@ -51,11 +51,7 @@ SCENARIOS = {"stream": stream_parts, "graph": graph_parts}
 
 
 def named(words: list[str], parts: Mapping[str, Sequence[Measure]]) -> list[Measure]:
-    """Return the requested parts, in the order of ``parts``.
-
-    Raises:
-        ValueError: A word is not the name of a part, or there are no words.
-    """
+    """Return the requested parts, in the order of ``parts``."""
     unknown = [word for word in words if word not in parts and word != ALL]
     if unknown or not words:
         raise ValueError(f"--cases {','.join(words)!r}: not a list of {', '.join(parts)}, {ALL}")

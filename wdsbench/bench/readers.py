@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -12,6 +13,8 @@ import webdataset
 from numpy.typing import NDArray
 from torch.nn.functional import pad
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+
+T = TypeVar("T")
 
 #: Size of the npy header that NumPy writes for arrays of few axes.
 NPY_HEADER_BYTES = 128
@@ -141,6 +144,13 @@ def shuffled_samples(shards: Path) -> Any:
     return webdataset.WebDataset(urls, shardshuffle=len(urls), seed=0).shuffle(1000)
 
 
+def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Yield lists of ``size`` items; the last may be shorter."""
+    source = iter(items)
+    while batch := list(islice(source, size)):
+        yield batch
+
+
 def _decoded(shards: Path) -> Any:
     return shuffled_samples(shards).decode().to_tuple("hidden.npy", "meta.json")
 
@@ -151,12 +161,8 @@ def _first_as_float(batch: tuple[NDArray[np.float16], Any]) -> torch.Tensor:
 
 def _halves(shards: Path, batch_size: int, shape: tuple[int, ...]) -> Iterator[list[torch.Tensor]]:
     """Yield batches of float16 views of the members' bytes."""
-    halves: list[torch.Tensor] = []
-    for sample in shuffled_samples(shards):
-        array = np.frombuffer(bytearray(sample["hidden.npy"]), np.float16, -1, NPY_HEADER_BYTES)
-        halves.append(torch.from_numpy(array).view(shape))
-        if len(halves) == batch_size:
-            yield halves
-            halves = []
-    if halves:
-        yield halves
+    arrays = (
+        np.frombuffer(bytearray(sample["hidden.npy"]), np.float16, -1, NPY_HEADER_BYTES)
+        for sample in shuffled_samples(shards)
+    )
+    return batched((torch.from_numpy(array).view(shape) for array in arrays), batch_size)

@@ -14,10 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from wdsbench.bench.ceiling import memcpy
+from wdsbench.bench.ceiling import kernel, memcpy
 from wdsbench.bench.data import PT_SAMPLES, Shape, make_pt, make_raw, make_shards
 from wdsbench.bench.expert import ExpertReader
-from wdsbench.bench.kernel import Kernel
 from wdsbench.bench.part import WORKERS, Part, Settings, loader_cases, rates_part
 from wdsbench.bench.readers import (
     PtMap,
@@ -53,8 +52,8 @@ def _cases(shape: Shape, folder: Path, settings: Settings) -> dict[str, Callable
     by_number = PtMap(pt, samples, PT_SAMPLES)
     cases: dict[str, Callable[[], Work]] = {
         "memcpy": memcpy(),
-        "kernel": Kernel(shape, shards, "map"),
-        "kernel-pread": Kernel(shape, shards, "pread"),
+        "kernel": kernel(shape, shards, "map"),
+        "kernel-pread": kernel(shape, shards, "pread"),
         **loader_cases(shards, batch, lambda batches: consumed(states_in(batches), samples)),
         "expert": lambda: consumed((states for states, _ in expert), samples),
         "webdataset": lambda: consumed(webdataset_plain(shards, batch), samples),

@@ -27,46 +27,27 @@ MOST_SECONDS = 4.0
 
 @dataclass(frozen=True)
 class Work:
-    """The amount of data that one run of a case produced.
+    """The amount of data that one run of a case produced."""
 
-    Attributes:
-        samples: Number of samples; 0 if the case has none.
-        float_bytes: Bytes of their float32 batches.
-        epochs: 1, or the share of an epoch after which a slow reader was stopped.
-        batches: Number of batches; 0 if their rate is not reported.
-    """
-
-    samples: int
-    float_bytes: int
-    epochs: float = 1.0
-    batches: int = 0
+    samples: int  # 0 if the case has none
+    float_bytes: int  # of their float32 batches
+    epochs: float = 1.0  # or the share of an epoch after which a slow reader was stopped
+    batches: int = 0  # 0 if their rate is not reported
 
 
 @dataclass(frozen=True)
 class CaseResult:
-    """One case, medians over repeats; a figure that the case does not have is None.
-
-    Attributes:
-        name: Name of the case.
-        spread: (largest - smallest) / median over the repeats.
-        repeats: Number of repeats.
-        gbps: GB/s (1e9 bytes) of float32 batches, or of the part's unit.
-        samples_per_s: Samples per second.
-        batches_per_s: Batches per second.
-        seconds: Duration, for a case that is not a rate.
-        epochs: Number of timed epochs in all repeats.
-        memory_mb: Anonymous and shared memory of this process and its workers after the case, or
-            in the part's definition, in MB (1e6 bytes).
-    """
+    """One case, medians over repeats; a figure that the case does not have is None."""
 
     name: str
-    spread: float
+    spread: float  # (largest - smallest) / median over the repeats
     repeats: int
-    gbps: float | None = None
+    gbps: float | None = None  # GB/s (1e9 bytes) of float32 batches, or of the part's unit
     samples_per_s: float | None = None
     batches_per_s: float | None = None
-    seconds: float | None = None
-    epochs: float | None = None
+    seconds: float | None = None  # for a case that is not a rate
+    epochs: float | None = None  # timed in all repeats
+    # MB (1e6 bytes) of `footprint_mb` after the case, or as the part defines it.
     memory_mb: float | None = None
 
 
@@ -88,13 +69,10 @@ def consumed(
 def consumed_sizes(
     sizes: Iterable[tuple[int, int]], samples: int, *, most_seconds: float | None = None
 ) -> Work:
-    """Return the total of one epoch's batches.
+    """Return the total of one epoch of ``samples``, given the (samples, bytes) of every batch.
 
-    Args:
-        sizes: (samples, bytes) of every batch of one epoch.
-        samples: Number of samples of an epoch.
-        most_seconds: Time after which iteration stops: a share of the epoch suffices for the rate
-            of a reader whose batches all cost the same.
+    Iteration stops after ``most_seconds``: a share of the epoch suffices for the rate of a reader
+    whose batches all cost the same.
 
     Raises:
         WdsbenchError: The epoch ended with another number of samples.

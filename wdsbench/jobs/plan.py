@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wdsbench.errors import ModelError
-from wdsbench.llm.options import ModelOptions, PlanOptions
+from wdsbench.files import nearest_folder
+from wdsbench.llm.options import ModelOptions, TraceOptions
 from wdsbench.options import option, part_of
 from wdsbench.pack.options import PackOptions
 
@@ -21,68 +23,52 @@ _WEIGHTS = ("*.safetensors", "*.bin")
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanJob(PlanOptions, ModelOptions):
+class PlanJob(TraceOptions, ModelOptions):
     """Options of :func:`plan`; those of the model are used by the probe."""
 
     model: str = option(help="Folder in the transformers format, or a hub name.")
     questions: str = option(help="Questions as for extract.")
     out: Path = option(Path("traces_data"), "Folder for the traces.")
     limit: int | None = option(None, "Ask only this number of questions, from the first.")
+    probe: int | None = option(
+        None,
+        "Questions that are asked to measure time, answers and compression; 0: none [16 if the"
+        " model's weights are in a folder].",
+    )
     trust_remote_code: bool = False
 
     def __post_init__(self) -> None:
-        """Validate the values."""
-        PlanOptions.__post_init__(self)
+        TraceOptions.__post_init__(self)
         ModelOptions.__post_init__(self)
+        if self.probe is not None and self.probe < 0:
+            raise ValueError(f"probe is {self.probe}; must be at least 0.")
 
 
 @dataclass(frozen=True)
 class Row:
-    """Bytes for one choice of attention kinds.
+    """Bytes for one choice of attention kinds."""
 
-    Attributes:
-        raw: Raw files of 1,000 traces, states in float16.
-        raw_float32: The same if every trace exceeds float16.
-        shards: Shards of 1,000 traces.
-        needed: Raw files and shards of all traces.
-        fits: True if there is space for ``needed``.
-    """
-
-    raw: int
-    raw_float32: int
-    shards: int
-    needed: int
-    fits: bool
+    raw: int  # raw files of 1,000 traces, states in float16
+    raw_float32: int  # the same if every trace exceeds float16
+    shards: int  # shards of 1,000 traces
+    needed: int  # raw files and shards of all traces
+    fits: bool  # True if there is space for ``needed``
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Estimate of an extraction, in bytes and tokens.
-
-    Attributes:
-        form: Sizes of the model.
-        traces: Number of traces.
-        refused: Questions that cannot be asked, which are not counted.
-        prompt_tokens: Tokens of all prompts.
-        answer_tokens: Mean length of an answer; the maximum without a probe.
-        attention: Name of the chosen attention kinds, a key of ``rows``.
-        rows: Bytes by choice of attention kinds.
-        raw: Raw files of all traces.
-        file_memory: Arrays of the traces of one file.
-        free: Free space at the output folder.
-        probe: Measurements on a few questions.
-    """
+    """Estimate of an extraction, in bytes and tokens."""
 
     form: ModelSize
     traces: int
-    refused: list[Ask]
-    prompt_tokens: int
-    answer_tokens: float
-    attention: str
-    rows: dict[str, Row]
-    raw: int
-    file_memory: int
-    free: int
+    refused: list[Ask]  # questions that cannot be asked, which are not counted
+    prompt_tokens: int  # of all prompts
+    answer_tokens: float  # mean length of an answer; the maximum without a probe
+    attention: str  # the chosen attention kinds, a key of ``rows``
+    rows: dict[str, Row]  # by choice of attention kinds
+    raw: int  # raw files of all traces
+    file_memory: int  # arrays of the traces of one file
+    free: int  # space at the output folder
     probe: Probe | None
 
     @property
@@ -149,8 +135,8 @@ def plan(job: PlanJob) -> Plan:
     from wdsbench.llm.asks import make_asks
     from wdsbench.llm.named import load_questions
 
-    options, answers = part_of(PlanOptions, job), job.answers_per_question
-    free = estimates.free_bytes(job.out)
+    options, answers = part_of(TraceOptions, job), job.answers_per_question
+    free = shutil.disk_usage(nearest_folder(job.out)).free
     questions = load_questions(job.questions, job.limit)
     config, form, tokenizer = estimates.load_size(job.model, job.revision)
     if job.layers is not None and set(job.layers) - set(range(form.layers)):
@@ -199,7 +185,7 @@ def plan(job: PlanJob) -> Plan:
 
 
 def _probe(
-    job: PlanJob, options: PlanOptions, form: ModelSize, asks: Sequence[Ask]
+    job: PlanJob, options: TraceOptions, form: ModelSize, asks: Sequence[Ask]
 ) -> Probe | None:
     from wdsbench.llm.model import load_model
     from wdsbench.llm.plan import probe

@@ -1,4 +1,4 @@
-"""Options of extraction, planning and scoring; importing them does not import torch."""
+"""Options of extraction and scoring; importing them does not import torch."""
 
 from __future__ import annotations
 
@@ -39,12 +39,7 @@ def _require_positive(options: Any, *names: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions:
-    """Options of loading a model.
-
-    Raises:
-        ValueError: A value is not one of those listed in its help, or both ``device`` and
-            ``device_map`` are given.
-    """
+    """Options of loading a model; a wrong value or combination raises ValueError."""
 
     dtype: str = option("float32", "Precision of the model: float32, float16 or bfloat16.")
     device: str | None = option(None, "cpu, cuda, cuda:1, ... [cpu]")
@@ -55,10 +50,7 @@ class ModelOptions:
         None, "Quantise the weights: 8bit or 4bit (needs bitsandbytes and accelerate)."
     )
     revision: str | None = option(None, "Branch, tag or commit on the hub.")
-    trust_remote_code: bool = option(
-        False,
-        "Run code that comes with the model; read it first.",
-    )
+    trust_remote_code: bool = option(False, "Run code that comes with the model; read it first.")
 
     def __post_init__(self) -> None:
         _require_one_of("dtype", self.dtype, DTYPES)
@@ -72,11 +64,7 @@ class ModelOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Decoding:
-    """Options of generation.
-
-    Raises:
-        ValueError: A value is out of range.
-    """
+    """Options of generation; a value out of range raises ValueError."""
 
     decode: str = option("greedy", "Decoding: greedy, beam or sample.")
     beams: int = option(5, "For --decode beam: sequences kept at every step.")
@@ -125,8 +113,7 @@ class TraceOptions:
         r" $'Q: {question}\nA:'.",
     )
     chat: bool = option(
-        False,
-        "Put the prompt into the tokenizer's chat template, as instruct models expect it.",
+        False, "Put the prompt into the tokenizer's chat template, as instruct models expect it."
     )
     system: str | None = option(None, "For --chat: the system message.")
     layers: tuple[int, ...] | None = option(None, "Layers to keep, counted from 0: 0,15 [all].")
@@ -177,12 +164,7 @@ class TraceOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ExtractOptions(TraceOptions, Decoding):
-    """Options of an extraction.
-
-    Raises:
-        TypeError: ``attention`` is a str or a bool.
-        ValueError: A value is out of range, or two options contradict each other.
-    """
+    """Options of an extraction; options that contradict each other raise ValueError."""
 
     batch_size: int = option(32, "Questions that are asked together.")
     file_format: str = option(
@@ -219,33 +201,8 @@ class ExtractOptions(TraceOptions, Decoding):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanOptions(TraceOptions):
-    """Options of an estimate.
-
-    Raises:
-        ValueError: A value is out of range.
-    """
-
-    probe: int | None = option(
-        None,
-        "Questions that are asked to measure time, answers and compression; 0: none [16 if the"
-        " model's weights are in a folder].",
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.probe is not None and self.probe < 0:
-            raise ValueError(f"probe is {self.probe}; must be at least 0.")
-
-
-@dataclass(frozen=True, kw_only=True)
 class ScoreOptions:
-    """Options of scoring.
-
-    Raises:
-        ValueError: ``threshold`` is not finite, ``abstention_score`` is neither a known word nor a
-            finite number, or ``abstention`` holds an invalid regular expression.
-    """
+    """Options of scoring; a wrong value or regular expression raises ValueError."""
 
     model: tuple[str, ...] = option(
         (),
@@ -253,8 +210,7 @@ class ScoreOptions:
         " scores: PATH or COLUMN=PATH; repeatable.",
     )
     model_label: str | None = option(
-        None,
-        "For a classifier: the class that means a right answer [entailment, correct, ...].",
+        None, "For a classifier: the class that means a right answer [entailment, correct, ...]."
     )
     device: str = option("cpu", "Device of --model: cpu, cuda, ...")
     abstention: tuple[str, ...] = option(

@@ -14,20 +14,18 @@ is too high rather than too low.
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from transformers import AutoConfig, AutoTokenizer
 
 from wdsbench.errors import ModelError
-from wdsbench.files import nearest_folder
 from wdsbench.llm.extract import extract
 from wdsbench.llm.model import loading
 from wdsbench.llm.options import ExtractOptions, TraceOptions
@@ -37,6 +35,8 @@ from wdsbench.traces.attention import ATTENTION_KINDS, EdgeRule
 from wdsbench.traces.files import open_raw
 from wdsbench.traces.unpickle import load_pickle
 from wdsbench.traces.write import write_traces
+
+Array: TypeAlias = NDArray[np.float64]
 
 #: Share added to the estimate before it is compared with the free disk space.
 MARGIN: Final = 0.1
@@ -136,103 +136,88 @@ def estimate(
     form: ModelSize, prompts: NDArray[np.int64], options: TraceOptions, rates: Rates
 ) -> TraceBytes:
     """Return the bytes of one trace for each prompt; ``prompts`` are their lengths ``[n]``."""
-    kinds = options.attention
     form = replace(form, layers=form.layers if options.layers is None else len(options.layers))
-    lengths: NDArray[np.float64] = prompts.astype(np.float64) + rates.answer_tokens
-    states = _states(options.tokens, lengths, np.full_like(lengths, rates.answer_tokens))
-    parts = _parts(form, lengths, states, rates, options)
-    kept = {name: parts[name] for name in ("hidden", *kinds)}
-    rest = _RAW_TRACE_BYTES + _RAW_TOKEN_BYTES * lengths
-    raw = sum(float(value.sum()) * rates.gzip[name] for name, value in kept.items())
-    raw += float(rest.sum()) * rates.gzip["rest"]
+    lengths: Array = prompts.astype(np.float64) + rates.answer_tokens
+    traces = _Traces(form, options, rates, lengths, np.full_like(lengths, rates.answer_tokens))
+    parts = traces.parts()
+    kept = {name: float(parts[name].sum()) for name in ("hidden", *options.attention, "rest")}
+    raw = sum(size * rates.gzip[name] for name, size in kept.items())
     # gzip cannot compress the second half of a float32's bits.
-    wide = float(parts["hidden"].sum())
-    memory = sum(float(value.sum()) for value in kept.values()) + float(rest.sum())
-    shards = _shard_bytes(form, lengths, parts, kinds, rates)
-    return TraceBytes(round(raw), round(raw + wide), round(shards), round(memory))
+    wide = raw + kept["hidden"]
+    shards = traces.shard_bytes(parts)
+    return TraceBytes(round(raw), round(wide), round(shards), round(sum(kept.values())))
 
 
-def _states(
-    tokens: str, lengths: NDArray[np.float64], answers: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Return the number of tokens with states of each trace."""
-    return {"all": lengths, "answer": answers, "last": np.ones_like(lengths)}[tokens]
+@dataclass(frozen=True)
+class _Traces:
+    """Traces of known lengths; arrays have one element for each."""
 
+    form: ModelSize  # with the kept layers
+    options: TraceOptions
+    rates: Rates
+    lengths: Array  # tokens
+    answers: Array  # tokens of the answer
 
-def _parts(
-    form: ModelSize,
-    lengths: NDArray[np.float64],
-    states: NDArray[np.float64],
-    rates: Rates,
-    options: TraceOptions,
-) -> dict[str, NDArray[np.float64]]:
-    """Return the uncompressed bytes of each part of each raw trace."""
-    index = _index_bytes(lengths)
-    maps = form.layers * form.heads
-    edge = 2 * index + _HALF_BYTES
-    edges = _edges(lengths, EdgeRule.parse(options.edge_rule), rates)
-    per_row = rates.head_edges_per_row
-    if options.head_threshold > 0:
-        per_row = min(per_row, 1 / options.head_threshold)  # a row sums to one
-    return {
-        "hidden": _HALF_BYTES * form.layers * states * form.features,
-        "full": _HALF_BYTES * maps * lengths**2,
-        "edges": form.layers * (edges * edge + 4),
-        "heads": maps * (np.minimum(per_row, lengths / 2) * lengths * edge + 4),
-        "sketch": 4 * _HALF_BYTES * maps * lengths,
-    }
+    def parts(self) -> dict[str, Array]:
+        """Return the uncompressed bytes of each part of the raw traces."""
+        form, lengths = self.form, self.lengths
+        states = {"all": lengths, "answer": self.answers, "last": np.ones_like(lengths)}
+        maps = form.layers * form.heads
+        edge = 2 * self._index_bytes() + _HALF_BYTES
+        per_row = self.rates.head_edges_per_row
+        if self.options.head_threshold > 0:
+            per_row = min(per_row, 1 / self.options.head_threshold)  # a row sums to one
+        return {
+            "hidden": _HALF_BYTES * form.layers * states[self.options.tokens] * form.features,
+            "full": _HALF_BYTES * maps * lengths**2,
+            "edges": form.layers * (self._edges() * edge + 4),
+            "heads": maps * (np.minimum(per_row, lengths / 2) * lengths * edge + 4),
+            "sketch": 4 * _HALF_BYTES * maps * lengths,
+            "rest": _RAW_TRACE_BYTES + _RAW_TOKEN_BYTES * lengths,
+        }
 
+    def shard_bytes(self, parts: Mapping[str, Array]) -> float:
+        """Return the bytes of the samples in shards and index."""
+        form, lengths, kinds = self.form, self.lengths, self.options.attention
+        index = self._index_bytes()
+        share = 2 * index / (2 * index + _HALF_BYTES)  # share of the index in an edge's bytes
+        members: list[Array] = [_NPY_HEADER_BYTES + parts["hidden"]]
+        for kind, lists in (("edges", form.layers), ("heads", form.layers * form.heads)):
+            if kind in kinds:
+                values = parts[kind] - 4 * lists
+                members += [
+                    _NPY_HEADER_BYTES + values * share,
+                    _NPY_HEADER_BYTES + values * (1 - share),
+                    np.full_like(lengths, _NPY_HEADER_BYTES + 4 * (lists + 1)),
+                ]
+        if "sketch" in kinds:
+            members.append(_NPY_HEADER_BYTES + parts["sketch"])
+        if "full" in kinds:
+            members.append(_NPY_HEADER_BYTES + parts["full"] * (lengths + 1) / (2 * lengths))
+        logprobs = _META_LOGPROB_BYTES * self.rates.answer_tokens
+        members.append(_META_BYTES + _META_TOKEN_BYTES * lengths + logprobs)
+        # A header, and half a block of padding on average.
+        held = sum(float(member.sum()) for member in members)
+        held += len(members) * len(lengths) * (BLOCK_BYTES * 1.5 + _INDEX_MEMBER_BYTES)
+        return held + _INDEX_BYTES * len(lengths)
 
-def _index_bytes(lengths: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return the bytes of one token index of each trace."""
-    found: NDArray[np.int64] = np.where(lengths <= 2**8, 1, np.where(lengths <= 2**16, 2, 4))
-    return found
+    def _index_bytes(self) -> NDArray[np.int64]:
+        """Return the bytes of one token index of each trace."""
+        return np.where(self.lengths <= 2**8, 1, np.where(self.lengths <= 2**16, 2, 4))
 
-
-def _edges(lengths: NDArray[np.float64], rule: EdgeRule, rates: Rates) -> NDArray[np.float64]:
-    """Return the number of edges in one layer of each trace."""
-    if rates.edges_per_row is not None and rule.kind == "threshold":
-        return rates.edges_per_row * lengths
-    rows = np.arange(1, int(np.ceil(lengths.max())) + 1, dtype=np.float64)
-    if rule.kind == "top":
-        of_row = np.maximum(1, np.floor(rule.value * rows))
-    else:  # a row sums to one, so at most 1 / weight edges
-        of_row = np.minimum(rows, 1 / rule.value) if rule.value else rows
-    until = np.concatenate([[0.0], np.cumsum(of_row)])
-    edges: NDArray[np.float64] = np.interp(lengths - 1, np.arange(len(until)), until)
-    return edges
-
-
-def _shard_bytes(
-    form: ModelSize,
-    lengths: NDArray[np.float64],
-    parts: Mapping[str, NDArray[np.float64]],
-    kinds: Sequence[str],
-    rates: Rates,
-) -> float:
-    """Return the bytes of the samples in shards and index."""
-    index = _index_bytes(lengths)
-    share = 2 * index / (2 * index + _HALF_BYTES)  # share of the index in an edge's bytes
-    members: list[NDArray[np.float64]] = [_NPY_HEADER_BYTES + parts["hidden"]]
-    for kind, lists in (("edges", form.layers), ("heads", form.layers * form.heads)):
-        if kind in kinds:
-            values = parts[kind] - 4 * lists
-            members += [
-                _NPY_HEADER_BYTES + values * share,
-                _NPY_HEADER_BYTES + values * (1 - share),
-                np.full_like(lengths, _NPY_HEADER_BYTES + 4 * (lists + 1)),
-            ]
-    if "sketch" in kinds:
-        members.append(_NPY_HEADER_BYTES + parts["sketch"])
-    if "full" in kinds:
-        members.append(_NPY_HEADER_BYTES + parts["full"] * (lengths + 1) / (2 * lengths))
-    members.append(
-        _META_BYTES + _META_TOKEN_BYTES * lengths + _META_LOGPROB_BYTES * rates.answer_tokens
-    )
-    # A header, and half a block of padding on average.
-    held = sum(float(member.sum()) for member in members)
-    held += len(members) * len(lengths) * (BLOCK_BYTES * 1.5 + _INDEX_MEMBER_BYTES)
-    return held + _INDEX_BYTES * len(lengths)
+    def _edges(self) -> Array:
+        """Return the number of edges in one layer of each trace."""
+        rule = EdgeRule.parse(self.options.edge_rule)
+        if self.rates.edges_per_row is not None and rule.kind == "threshold":
+            return self.rates.edges_per_row * self.lengths
+        rows = np.arange(1, int(np.ceil(self.lengths.max())) + 1, dtype=np.float64)
+        if rule.kind == "top":
+            of_row = np.maximum(1, np.floor(rule.value * rows))
+        else:  # a row sums to one, so at most 1 / weight edges
+            of_row = np.minimum(rows, 1 / rule.value) if rule.value else rows
+        until = np.concatenate([[0.0], np.cumsum(of_row)])
+        edges: Array = np.interp(self.lengths - 1, np.arange(len(until)), until)
+        return edges
 
 
 def probe(
@@ -243,10 +228,7 @@ def probe(
     options: TraceOptions,
     count: int,
 ) -> Probe:
-    """Extract ``count`` evenly spaced questions in one batch, each once, and measure them.
-
-    No question may be refused (``asks.Ask.refusal``).
-    """
+    """Extract ``count`` evenly spaced questions in one batch, each once, and measure them."""
     places = np.unique(np.linspace(0, len(questions) - 1, min(count, len(questions))).round())
     asked = [questions[int(place)] for place in places]
     shared = {one.name: getattr(options, one.name) for one in fields(TraceOptions)}
@@ -274,10 +256,9 @@ def _measured(
     """Return the rates of raw traces."""
     lengths = np.array([len(raw["tokens"]) for raw in raws], np.float64)
     answers = np.array([len(raw["token_logprobs"]) for raw in raws], np.float64)
-    rates = replace(Rates(), answer_tokens=float(answers.mean()))
-    layers = len(raws[0]["hidden_states"])
-    form = replace(form, layers=layers)
-    rows = float(lengths.sum()) * layers
+    rates = Rates(answer_tokens=float(answers.mean()))
+    form = replace(form, layers=len(raws[0]["hidden_states"]))
+    rows = float(lengths.sum()) * form.layers
     kinds = options.attention
     reduced = [raw.get("reduced_attention", {}) for raw in raws]
     if "edges" in kinds:
@@ -286,9 +267,7 @@ def _measured(
     if "heads" in kinds:
         found = sum(one["heads_weight"].size for one in reduced)
         rates = replace(rates, head_edges_per_row=found / rows / form.heads)
-    states = _states(options.tokens, lengths, answers)
-    parts = _parts(form, lengths, states, rates, options)
-    gzip = dict(rates.gzip)
+    parts = _Traces(form, options, rates, lengths, answers).parts()
     large = ("hidden_states", "attentions", "reduced_attention")
     pieces: dict[str, list[dict[str, Any]]] = {
         "hidden": [{"hidden_states": raw["hidden_states"]} for raw in raws],
@@ -300,28 +279,19 @@ def _measured(
             if kind == "full"
             else [{key: one[key] for key in one if key.startswith(kind)} for one in reduced]
         )
-    parts["rest"] = _RAW_TRACE_BYTES + _RAW_TOKEN_BYTES * lengths
     found_bytes = {name: _file_bytes(piece, scratch) for name, piece in pieces.items()}
     # Parts compress less together than alone: gzip has one code for a whole block.
     mixed = _file_bytes(raws, scratch) / sum(found_bytes.values())
-    for name, count in found_bytes.items():
-        gzip[name] = mixed * count / float(parts[name].sum())
-    return replace(rates, gzip=gzip)
+    found_gzip = {
+        name: mixed * count / float(parts[name].sum()) for name, count in found_bytes.items()
+    }
+    return replace(rates, gzip={**rates.gzip, **found_gzip})
 
 
 def _file_bytes(traces: Sequence[Mapping[str, Any]], scratch: Path) -> int:
     """Return the size of a file with these traces."""
     write_traces(scratch, traces)
     return scratch.stat().st_size
-
-
-def free_bytes(folder: Path) -> int:
-    """Return the free bytes on the disk of ``folder``, which need not exist yet.
-
-    Raises:
-        ValueError: The folder cannot be created.
-    """
-    return shutil.disk_usage(nearest_folder(folder)).free
 
 
 def needed_bytes(raw: TraceBytes, packed: TraceBytes, traces: int, traces_per_file: int) -> int:

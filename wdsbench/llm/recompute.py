@@ -1,8 +1,8 @@
 """Comparison of stored traces with the model that made them.
 
-Each selected trace is run again in one plain forward pass over its stored tokens, without batch,
-padding or cache, and compared with the stored data. This finds errors of batching and padding,
-wrong layers, tokens that do not belong to the states, another model or another precision.
+Each selected trace is run again in one forward pass over its stored tokens, without batch, padding
+or cache, and compared with the stored data. This finds errors of batching and padding, wrong
+layers, tokens that do not belong to the states, another model or another precision.
 
 **Bounds.** Two errors are allowed, both relative to the largest magnitude ``s`` of the token's
 state in its layer (large models have a few tokens with huge states):
@@ -23,12 +23,9 @@ by rounding to float16, 2^-12 in each pass.
 
 Measured on the demo's model (6 layers, 60 traces): a bfloat16 or float16 pass against float32
 reaches 0.3 to 0.54 of the bound for states, 0.43 for attention and 0.1 for log-probabilities; two
-float32 passes reach 0.1 to 0.5, mostly by rounding to float16. A model with random weights so large
-that it amplifies its errors may exceed the bound in half precision.
-
-A fault is of the order of the states, 1 in these units. float32 allows 0.001 in every layer,
-bfloat16 0.02 in the first and 0.13 in the 32nd, so small faults of late layers are found in float32
-only.
+float32 passes reach 0.1 to 0.5. A fault is of the order of the states, 1 in these units. float32
+allows 0.001 in every layer, bfloat16 0.02 in the first and 0.13 in the 32nd, so small faults of
+late layers are found in float32 only.
 """
 
 from __future__ import annotations
@@ -85,19 +82,12 @@ class Deviation:
 
 @dataclass
 class RecomputeReport:
-    """Result of recomputing.
+    """Result of recomputing."""
 
-    Attributes:
-        traces: Number of traces compared.
-        wrong: Place of each trace that exceeds a bound.
-        deviations: The largest of each kind and layer.
-        notes: Data that could not be compared, with the reason.
-    """
-
-    traces: int = 0
-    wrong: list[str] = field(default_factory=list)
-    deviations: list[Deviation] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    traces: int = 0  # number of traces compared
+    wrong: list[str] = field(default_factory=list)  # place of each trace that exceeds a bound
+    deviations: list[Deviation] = field(default_factory=list)  # the largest of each kind and layer
+    notes: list[str] = field(default_factory=list)  # data that could not be compared, and why
 
     @property
     def sound(self) -> bool:
@@ -132,12 +122,8 @@ def recompute(
 ) -> RecomputeReport:
     """Run stored traces again and compare them.
 
-    Args:
-        traces: Traces of module ``stored``.
-        model: The model that made them, in its precision at that time.
-        tokenizer: Its tokenizer.
-        layers: Stored layers, from 0; None: those that the traces name, or all.
-        progress: Wraps the traces.
+    ``model`` must have the precision with which it made the traces. ``layers`` are the stored ones,
+    from 0; None: those that the traces name, or all.
 
     Raises:
         ModelError: The model has other layers or features than the traces, or fewer tokens.
@@ -147,7 +133,13 @@ def recompute(
     worst: dict[tuple[str, int | None], Deviation] = {}
     notes: dict[str, None] = {}
     for trace in progress(traces, len(traces), "recomputing"):
-        found = list(_compared(trace, model, tokenizer, layers, notes))
+        kept = _layers_of(trace, layers)
+        if len(trace.tokens) < 2:
+            notes["traces without token ids were not compared (imports may have none)"] = None
+            continue
+        if trace.hidden is None:
+            notes["states were not compared: they were reduced to components while packing"] = None
+        found = list(_Comparison(trace, model, tokenizer, kept).deviations())
         report.traces += bool(found)
         if any(not deviation.ratio <= 1 for deviation in found):
             report.wrong.append(f"{trace.place}, question {trace.question_id}")
@@ -162,43 +154,133 @@ def recompute(
     return report
 
 
-def _compared(
-    trace: StoredTrace,
-    model: Any,
-    tokenizer: Any,
-    layers: Sequence[int] | None,
-    notes: dict[str, None],
-) -> Iterator[Deviation]:
-    """Yield the largest deviation of each kind and layer of one trace."""
-    layers = _layers_of(trace, layers)
-    if len(trace.tokens) < 2:
-        notes["traces without token ids were not compared (imports may have none)"] = None
-        return
-    if trace.hidden is None:
-        notes["states were not compared: they were reduced to components while packing"] = None
-    raw = _lone_pass(trace, model, tokenizer, layers)
-    states = np.stack(raw["hidden_states"])
-    numbers = list(range(len(states)) if layers is None else layers)
-    unit = _UNIT_ROUNDOFF.get(model.dtype, _UNIT_ROUNDOFF[torch.float32])
-    if trace.hidden is not None:
-        yield from _compared_states(trace, trace.hidden, states, numbers, unit)
-    depth = getattr(model.config, "num_hidden_layers", numbers[-1] + 1)
-    if trace.logprobs is not None:
-        yield _compared_logprobs(trace, trace.logprobs, raw["token_logprobs"], depth, unit)
-    maps = raw.get("attentions")
-    if maps is None:
-        return
-    for place, layer in enumerate(numbers):
-        allowed = _HALF_ROUNDING + _GROWTH * math.sqrt(layer + 1) * unit * SPREAD / 2
-        own = maps[place].astype(np.float32)
-        if trace.maps is not None:
-            differs = np.abs(trace.maps[place].astype(np.float32) - own).max(axis=(0, 2))
-            yield _largest(trace, "attention", layer, differs, np.full(len(differs), allowed))
-        if trace.edges is not None:
-            mean = own.mean(axis=0)
-            yield _compared_edges(trace, "edges", (place, layer), [mean], trace.edges, allowed)
-        if trace.heads is not None:
-            yield _compared_edges(trace, "heads", (place, layer), list(own), trace.heads, allowed)
+class _Comparison:
+    """Comparison of one stored trace with the raw trace of a plain pass over its tokens."""
+
+    def __init__(
+        self, trace: StoredTrace, model: Any, tokenizer: Any, layers: Sequence[int] | None
+    ) -> None:
+        self.trace = trace
+        self.raw = _plain_pass(trace, model, tokenizer, layers)
+        # Number of each kept layer in the model.
+        self.layers = list(range(len(self.raw["hidden_states"])) if layers is None else layers)
+        self.depth = getattr(model.config, "num_hidden_layers", self.layers[-1] + 1)
+        self.unit = _UNIT_ROUNDOFF.get(model.dtype, _UNIT_ROUNDOFF[torch.float32])
+
+    def deviations(self) -> Iterator[Deviation]:
+        """Yield the largest deviation of each kind and layer."""
+        trace = self.trace
+        if trace.hidden is not None:
+            yield from self._states(trace.hidden)
+        if trace.logprobs is not None:
+            yield self._logprobs(trace.logprobs)
+        for place, maps in enumerate(self.raw.get("attentions", ())):
+            computed = maps.astype(np.float32)
+            if trace.maps is not None:
+                stored = trace.maps[place].astype(np.float32)
+                differs = np.abs(stored - computed).max(axis=(0, 2))
+                yield self._attention("attention", place, differs)
+            if trace.edges is not None:
+                differs = self._edges("edges", place, [computed.mean(axis=0)], trace.edges)
+                yield self._attention("edges", place, differs)
+            if trace.heads is not None:
+                differs = self._edges("heads", place, list(computed), trace.heads)
+                yield self._attention("heads", place, differs)
+
+    def _states(self, all_stored: NDArray[Any]) -> Iterator[Deviation]:
+        all_computed = np.stack(self.raw["hidden_states"])
+        if all_stored.shape[::2] != all_computed.shape[::2]:
+            raise ModelError(
+                f"{self.trace.place}: {all_stored.shape[0]} layers of {all_stored.shape[2]}"
+                f" features, the model has {all_computed.shape[0]} of {all_computed.shape[2]}; give"
+                " the model that made the traces, and the layers that were kept"
+            )
+        first = all_computed.shape[1] - all_stored.shape[1]  # stored are those of the last tokens
+        for layer, own, computed in zip(
+            self.layers, all_stored, all_computed[:, first:], strict=True
+        ):
+            stored = own.astype(np.float64)
+            finite = np.isfinite(stored)
+            # Stored infinities are not compared: float16 overflows before float32 does.
+            differs = np.where(finite, np.abs(np.where(finite, stored, 0) - computed), 0.0)
+            scale = np.where(finite, np.abs(stored), 0).max(axis=1)
+            part = 2 * _HALF_ROUNDING + _GROWTH * math.sqrt(layer + 1) * self.unit
+            allowed = part * scale + _HALF_STEP
+            yield self._largest("states", layer, differs.max(axis=1), allowed, first)
+
+    def _logprobs(self, all_stored: NDArray[np.float32]) -> Deviation:
+        stored = all_stored.astype(np.float64)
+        computed = self.raw["token_logprobs"].astype(np.float64)
+        both = np.isneginf(stored) & np.isneginf(computed)
+        differs = np.abs(np.where(both, 0, stored) - np.where(both, 0, computed))
+        scale = np.maximum(SPREAD, np.where(np.isfinite(stored), np.abs(stored), 0))
+        allowed = _GROWTH * math.sqrt(self.depth) * self.unit * scale
+        first = self.trace.prompt_length or 0
+        return self._largest("logprobs", None, differs, allowed, first)
+
+    def _attention(self, kind: str, place: int, differs: NDArray[Any]) -> Deviation:
+        layer = self.layers[place]
+        allowed = _HALF_ROUNDING + _GROWTH * math.sqrt(layer + 1) * self.unit * SPREAD / 2
+        return self._largest(kind, layer, differs, np.full(len(differs), allowed))
+
+    def _edges(
+        self, kind: str, place: int, maps: list[NDArray[Any]], edges: EdgeLists
+    ) -> NDArray[Any]:
+        """Return the largest deviation of the edges of the layer at ``place``, for each token.
+
+        That is the deviation of a weight, or the weight by which a missing edge exceeds the limit
+        of its list. ``maps`` are recomputed, one for each list of the layer.
+        """
+        tokens = len(self.trace.tokens)
+        below = np.tril(np.ones((tokens, tokens), bool), -1)
+        differs = np.zeros(tokens)
+        spans = list(pairwise(edges.pointer.tolist()))[place * len(maps) : (place + 1) * len(maps)]
+        for computed, (first, last) in zip(maps, spans, strict=True):
+            source, target = edges.index[:, first:last].astype(np.int64)
+            weight = edges.weight[first:last].astype(np.float32)
+            np.maximum.at(differs, target, np.abs(weight - computed[target, source]))
+            left = below.copy()
+            left[target, source] = False
+            limit = self._limits(kind, target, weight)
+            if limit is not None:
+                over = np.where(left, computed - limit[:, None], 0.0)
+                np.maximum(differs, over.max(axis=1), out=differs)
+        return differs
+
+    def _limits(
+        self, kind: str, target: NDArray[np.int64], weight: NDArray[np.float32]
+    ) -> NDArray[np.float32] | None:
+        """Return float32 ``[T]``, the greatest weight of a missing edge; None: unknown."""
+        trace, tokens = self.trace, len(self.trace.tokens)
+        rule = None if trace.edge_rule is None else EdgeRule.parse(trace.edge_rule)
+        if kind == "edges" and rule is not None and rule.kind == "top":
+            least = np.full(tokens, np.inf, np.float32)
+            np.minimum.at(least, target, weight)
+            return least
+        edge_threshold = None if rule is None else rule.value
+        threshold = trace.head_threshold if kind == "heads" else edge_threshold
+        return None if threshold is None else np.full(tokens, threshold, np.float32)
+
+    def _largest(
+        self,
+        kind: str,
+        layer: int | None,
+        differs: NDArray[Any],
+        allowed: NDArray[Any],
+        first_token: int = 0,
+    ) -> Deviation:
+        """Return the deviation that is largest relative to its bound; NaN counts as infinite."""
+        differs = np.where(np.isnan(differs), np.inf, differs)
+        worst = int(np.argmax(differs / allowed))
+        return Deviation(
+            kind=kind,
+            layer=layer,
+            deviation=float(differs[worst]),
+            allowed=float(allowed[worst]),
+            place=self.trace.place,
+            question_id=self.trace.question_id,
+            token=first_token + worst,
+        )
 
 
 def _layers_of(trace: StoredTrace, asked: Sequence[int] | None) -> Sequence[int] | None:
@@ -211,7 +293,7 @@ def _layers_of(trace: StoredTrace, asked: Sequence[int] | None) -> Sequence[int]
     )
 
 
-def _lone_pass(
+def _plain_pass(
     trace: StoredTrace, model: Any, tokenizer: Any, layers: Sequence[int] | None
 ) -> dict[str, Any]:
     """Return the raw trace of one forward pass over the stored tokens alone."""
@@ -239,119 +321,3 @@ def _lone_pass(
     )
     (raw,) = StateReader(model, tokenizer, rules, layers).read([item])
     return raw
-
-
-def _compared_states(
-    trace: StoredTrace,
-    stored: NDArray[Any],
-    states: NDArray[Any],
-    numbers: Sequence[int],
-    unit: float,
-) -> Iterator[Deviation]:
-    if stored.shape[0] != states.shape[0] or stored.shape[2] != states.shape[2]:
-        raise ModelError(
-            f"{trace.place}: {stored.shape[0]} layers of {stored.shape[2]} features, the model has"
-            f" {states.shape[0]} of {states.shape[2]}; give the model that made the traces, and"
-            " the layers that were kept"
-        )
-    first = states.shape[1] - stored.shape[1]  # stored are those of the last tokens
-    for layer, ours, again in zip(numbers, stored, states[:, first:], strict=True):
-        known = ours.astype(np.float64)
-        computed = again.astype(np.float64)
-        finite = np.isfinite(known)
-        # Stored infinities are not compared: float16 overflows before float32 does.
-        differs = np.where(finite, np.abs(np.where(finite, known, 0) - computed), 0.0)
-        scale = np.where(finite, np.abs(known), 0).max(axis=1)
-        part = 2 * _HALF_ROUNDING + _GROWTH * math.sqrt(layer + 1) * unit
-        allowed = part * scale + _HALF_STEP
-        yield _largest(trace, "states", layer, differs.max(axis=1), allowed, first)
-
-
-def _compared_logprobs(
-    trace: StoredTrace,
-    stored: NDArray[np.float32],
-    again: NDArray[np.float32],
-    depth: int,
-    unit: float,
-) -> Deviation:
-    known, computed = stored.astype(np.float64), again.astype(np.float64)
-    both = np.isneginf(known) & np.isneginf(computed)
-    differs = np.where(both, 0.0, np.abs(np.where(both, 0, known) - np.where(both, 0, computed)))
-    scale = np.maximum(SPREAD, np.where(np.isfinite(known), np.abs(known), 0))
-    allowed = _GROWTH * math.sqrt(depth) * unit * scale
-    return _largest(trace, "logprobs", None, differs, allowed, trace.prompt_length or 0)
-
-
-def _compared_edges(
-    trace: StoredTrace,
-    kind: str,
-    of: tuple[int, int],
-    maps: list[NDArray[Any]],
-    edges: EdgeLists,
-    allowed: float,
-) -> Deviation:
-    """Return the largest deviation of a layer's edges.
-
-    That is the deviation of a weight, or the weight by which a missing edge exceeds the limit of
-    its list. ``of`` is the layer's place in the trace and its number in the model. ``maps`` are
-    recomputed, one for each list of the layer.
-    """
-    place, layer = of
-    tokens = len(trace.tokens)
-    below = np.tril(np.ones((tokens, tokens), bool), -1)
-    differs = np.zeros(tokens)
-    spans = list(pairwise(edges.pointer.tolist()))[place * len(maps) : (place + 1) * len(maps)]
-    for own, (first, last) in zip(maps, spans, strict=True):
-        source, target = edges.index[:, first:last].astype(np.int64)
-        weight = edges.weight[first:last].astype(np.float32)
-        np.maximum.at(differs, target, np.abs(weight - own[target, source]))
-        left = below.copy()
-        left[target, source] = False
-        limit = _limits(trace, kind, target, weight, tokens)
-        if limit is not None:
-            over = np.where(left, own - limit[:, None], 0.0)
-            np.maximum(differs, over.max(axis=1), out=differs)
-    return _largest(trace, kind, layer, differs, np.full(tokens, allowed))
-
-
-def _limits(
-    trace: StoredTrace,
-    kind: str,
-    target: NDArray[np.int64],
-    weight: NDArray[np.float32],
-    tokens: int,
-) -> NDArray[np.float32] | None:
-    """Return float32 ``[T]``, the greatest weight of a missing edge; None: unknown."""
-    if kind == "heads":
-        threshold = trace.head_threshold
-        return None if threshold is None else np.full(tokens, threshold, np.float32)
-    if trace.edge_rule is None:
-        return None
-    rule = EdgeRule.parse(trace.edge_rule)
-    if rule.kind == "threshold":
-        return np.full(tokens, rule.value, np.float32)
-    least = np.full(tokens, np.inf, np.float32)
-    np.minimum.at(least, target, weight)
-    return least
-
-
-def _largest(
-    trace: StoredTrace,
-    kind: str,
-    layer: int | None,
-    differs: NDArray[Any],
-    allowed: NDArray[Any],
-    first_token: int = 0,
-) -> Deviation:
-    """Return the deviation that is largest relative to its bound; NaN counts as infinite."""
-    differs = np.where(np.isnan(differs), np.inf, differs)
-    worst = int(np.argmax(differs / allowed))
-    return Deviation(
-        kind=kind,
-        layer=layer,
-        deviation=float(differs[worst]),
-        allowed=float(allowed[worst]),
-        place=trace.place,
-        question_id=trace.question_id,
-        token=first_token + worst,
-    )
