@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from wdsbench.errors import QuestionError
-from wdsbench.llm.named import load_questions
-from wdsbench.llm.questions import Question
+from wdsbench.llm.questions import Question, load_questions
 
 TRIVIA = [
     {

@@ -18,16 +18,9 @@ from typing import Any
 
 import torch
 
+from wdsbench.bench import graph_readers as readers
 from wdsbench.bench.ceiling import memcpy
-from wdsbench.bench.graph_readers import (
-    Graphs,
-    from_data_list,
-    from_data_list_per_layer,
-    pyg_loader,
-    webdataset_arrays,
-    webdataset_from_data_list,
-    widened_by_torch,
-)
+from wdsbench.bench.graph_readers import Graphs
 from wdsbench.bench.graphs import (
     GRAPHS,
     SHARE,
@@ -90,7 +83,7 @@ def _cases(
         return _consumed(batches, shape, SLOW_SECONDS)
 
     random = torch.Generator().manual_seed(0)
-    files, files_by_workers = pyg_loader(pt, batch), pyg_loader(pt, batch, WORKERS)
+    files, files_by_workers = readers.pyg_loader(pt, batch), readers.pyg_loader(pt, batch, WORKERS)
     return {
         "memcpy": memcpy(batch_bytes),
         **loader_cases(
@@ -99,12 +92,16 @@ def _cases(
             lambda batches: whole([batch.graph] for batch in batches),
             layout="graph",
         ),
-        "from-data-list": lambda: share(from_data_list(traces, batch, random)),
-        "from-data-list-per-layer": lambda: share(from_data_list_per_layer(traces, batch, random)),
-        "webdataset-from-data-list": lambda: share(webdataset_from_data_list(shards, batch)),
-        "webdataset-numpy": lambda: share(webdataset_arrays(shards, batch, *sizes)),
+        "from-data-list": lambda: share(readers.from_data_list(traces, batch, random)),
+        "from-data-list-per-layer": lambda: share(
+            readers.from_data_list_per_layer(traces, batch, random)
+        ),
+        "webdataset-from-data-list": lambda: share(
+            readers.webdataset_from_data_list(shards, batch)
+        ),
+        "webdataset-numpy": lambda: share(readers.webdataset_arrays(shards, batch, *sizes)),
         "webdataset-tuned": lambda: share(
-            webdataset_arrays(shards, batch, *sizes, widened_by_torch)
+            readers.webdataset_arrays(shards, batch, *sizes, readers.widened_by_torch)
         ),
         "pyg-loader": lambda: share(files),
         # Batches that workers prefetched would count towards their next repeat: no early stop.

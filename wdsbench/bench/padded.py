@@ -12,16 +12,11 @@ from typing import Any
 
 import torch
 
+from wdsbench.bench import readers
 from wdsbench.bench.ceiling import memcpy
 from wdsbench.bench.data import TRACES, TraceShape, make_raw_traces, make_trace_shards
 from wdsbench.bench.expert import ExpertTraces
 from wdsbench.bench.part import Part, Settings, loader_cases, rates_part
-from wdsbench.bench.readers import (
-    webdataset_plain_last,
-    webdataset_plain_padded,
-    webdataset_tuned_last,
-    webdataset_tuned_padded,
-)
 from wdsbench.bench.timing import Work, consumed, states_in
 
 Batches = Iterator[torch.Tensor]
@@ -37,8 +32,8 @@ def padded_part(settings: Settings, shape: TraceShape = TRACES) -> Part:
         {"memcpy": memcpy(shape.padded_batch_bytes)},
         {"tokens": "all", "layout": "pad"},
         expert=lambda traces: (states for states, _ in traces),
-        plain=webdataset_plain_padded,
-        tuned=webdataset_tuned_padded,
+        plain=readers.webdataset_plain_padded,
+        tuned=readers.webdataset_tuned_padded,
     )
 
 
@@ -52,8 +47,8 @@ def last_part(settings: Settings, shape: TraceShape = TRACES) -> Part:
         {},
         {"tokens": "last_answer", "layout": "stack"},
         expert=ExpertTraces.last_tokens,
-        plain=webdataset_plain_last,
-        tuned=webdataset_tuned_last,
+        plain=readers.webdataset_plain_last,
+        tuned=readers.webdataset_tuned_last,
         name=f"{shape.name}-last",
         measure="samples_per_s",
         unit="samples/s",

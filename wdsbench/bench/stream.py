@@ -14,20 +14,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from wdsbench.bench import readers
 from wdsbench.bench.ceiling import kernel, memcpy
 from wdsbench.bench.data import PT_SAMPLES, Shape, make_pt, make_raw, make_shards
 from wdsbench.bench.expert import ExpertReader
 from wdsbench.bench.part import WORKERS, Part, Settings, loader_cases, rates_part
-from wdsbench.bench.readers import (
-    PtMap,
-    pt_iterable,
-    pt_iterable_workers,
-    pt_map,
-    states_of,
-    webdataset_plain,
-    webdataset_tuned,
-    webdataset_workers,
-)
 from wdsbench.bench.timing import Work, consumed, states_in
 
 #: Duration of a repeat of ``pt-map``.
@@ -49,21 +40,25 @@ def _cases(shape: Shape, folder: Path, settings: Settings) -> dict[str, Callable
     batch, samples = shape.batch_size, shape.samples
 
     expert = ExpertReader(raw, states, batch)
-    by_number = PtMap(pt, samples, PT_SAMPLES)
+    by_number = readers.PtMap(pt, samples, PT_SAMPLES)
     cases: dict[str, Callable[[], Work]] = {
         "memcpy": memcpy(),
         "kernel": kernel(shape, shards, "map"),
         "kernel-pread": kernel(shape, shards, "pread"),
         **loader_cases(shards, batch, lambda batches: consumed(states_in(batches), samples)),
         "expert": lambda: consumed((states for states, _ in expert), samples),
-        "webdataset": lambda: consumed(webdataset_plain(shards, batch), samples),
-        "webdataset-tuned": lambda: consumed(webdataset_tuned(shards, batch, states), samples),
-        "pt-iterable": lambda: consumed(pt_iterable(pt, batch), samples),
-        "pt-map": lambda: consumed(pt_map(by_number, batch), samples, most_seconds=PT_MAP_SECONDS),
+        "webdataset": lambda: consumed(readers.webdataset_plain(shards, batch), samples),
+        "webdataset-tuned": lambda: consumed(
+            readers.webdataset_tuned(shards, batch, states), samples
+        ),
+        "pt-iterable": lambda: consumed(readers.pt_iterable(pt, batch), samples),
+        "pt-map": lambda: consumed(
+            readers.pt_map(by_number, batch), samples, most_seconds=PT_MAP_SECONDS
+        ),
     }
     if settings.more_readers:
-        shard_workers = webdataset_workers(shards, batch, WORKERS)
-        file_workers = pt_iterable_workers(pt, batch, WORKERS)
+        shard_workers = readers.webdataset_workers(shards, batch, WORKERS)
+        file_workers = readers.pt_iterable_workers(pt, batch, WORKERS)
         cases["webdataset-w2"] = lambda: consumed(shard_workers, samples)
-        cases["pt-iterable-w2"] = lambda: consumed(states_of(file_workers), samples)
+        cases["pt-iterable-w2"] = lambda: consumed(readers.states_of(file_workers), samples)
     return cases

@@ -34,22 +34,10 @@ def _show_dataset(found: dict[str, Any]) -> None:
         f"{found['source']}: {found['samples']} samples of {found['questions']} questions,"
         f" {size_text(total)} in {len(shards)} shards"
     )
-    print_table(
-        "splits",
-        ("split", "samples", "hallucinated", "right", "unlabelled"),
-        [
-            (name, part["samples"], part["hallucinated"], part["right"], part["unlabelled"])
-            for name, part in found["splits"].items()
-        ],
+    _print_parts(
+        "splits", "split", found["splits"], "samples", "hallucinated", "right", "unlabelled"
     )
-    print_table(
-        "fields",
-        ("field", "dtype", "shape", "samples", "note"),
-        [
-            (name, entry["dtype"], _shape(entry["shape"]), entry["samples"], entry["note"])
-            for name, entry in found["fields"].items()
-        ],
-    )
+    _print_parts("fields", "field", found["fields"], "dtype", "shape", "samples", "note")
     print_table(
         "members",
         ("member", "samples", "size", "share"),
@@ -115,7 +103,7 @@ def _show_raw(found: dict[str, Any]) -> None:
         ],
     )
     say_rest(len(found["files"]), _SHOWN, "files")
-    _print_keys(found["keys"])
+    _print_parts("keys", "key", found["keys"], "type", "shape", "dtype", "traces")
     _print_lengths(found)
     classes = ", ".join(f"{count} {name}" for name, count in sorted(found["classes"].items()))
     if classes:
@@ -130,7 +118,7 @@ def _show_raw(found: dict[str, Any]) -> None:
 
 def _show_raw_sample(found: dict[str, Any]) -> None:
     say(f"{found['file']}, trace {found['position']}")
-    _print_keys(found["keys"])
+    _print_parts("keys", "key", found["keys"], "type", "shape", "dtype", "traces")
     if found["problem"]:
         say(f"problem: {found['problem']}")
         return
@@ -149,15 +137,14 @@ def _say_trace(found: dict[str, Any]) -> None:
     say(f"  {found['tokens']} tokens, prompt {prompt}; answer: {found['answer']!r}")
 
 
-def _print_keys(keys: dict[str, dict[str, Any]]) -> None:
-    print_table(
-        "keys",
-        ("key", "type", "shape", "dtype", "traces"),
-        [
-            (name, part["type"], _shape(part["shape"]), part["dtype"] or "", part["traces"])
-            for name, part in keys.items()
-        ],
-    )
+def _print_parts(title: str, first: str, parts: dict[str, dict[str, Any]], *names: str) -> None:
+    """Print a table with one row for each part: its name, and its values of ``names``."""
+    rows = []
+    for part, values in parts.items():
+        shown = {**values, "shape": _shape(values.get("shape"))}
+        cells = ("" if shown[name] is None else shown[name] for name in names)
+        rows.append((part, *cells))
+    print_table(title, (first, *names), rows)
 
 
 def _print_lengths(found: dict[str, Any]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wdsbench.cli.terminal import bar, print_json, say, stderr
-from wdsbench.jobs.predict import PredictJob, predict
+from wdsbench.jobs.train import PredictJob, predict
 
 EXAMPLE = "wdsbench predict runs/lstm/checkpoints/lstm other-shards/ --out scores.csv"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wdsbench.cli.terminal import print_json, say, say_notes, say_splits
-from wdsbench.jobs.relabel import RelabelJob, relabel
+from wdsbench.jobs.pack import RelabelJob, relabel
 
 EXAMPLE = "wdsbench relabel shards/ --scores new.csv --score-column f1 --threshold 0.4"
 

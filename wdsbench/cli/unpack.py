@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wdsbench.cli.terminal import bar, print_json, say
-from wdsbench.jobs.unpack import UnpackJob, unpack
+from wdsbench.jobs.pack import UnpackJob, unpack
 
 EXAMPLE = "wdsbench unpack shards/ --out traces_back/ --format npz"
 

@@ -16,21 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import wdsbench
+from wdsbench import jobs
 from wdsbench.demo.options import DemoOptions
 from wdsbench.errors import PackError
-from wdsbench.files import atomic_file
-from wdsbench.jobs import (
-    ExtractJob,
-    PackJob,
-    ScoreJob,
-    TrainJob,
-    ViewJob,
-    extract,
-    pack,
-    score,
-    train,
-    view,
-)
+from wdsbench.files import atomic_file, write_whole
 from wdsbench.progress import Progress, no_progress
 from wdsbench.traces.scores import SCORES_NAME
 from wdsbench.train.output import result_files
@@ -156,7 +145,7 @@ def _stages(
     pattern = (str(traces / "*.pkl*"),)
 
     def do_extract() -> str:
-        job = ExtractJob(
+        job = jobs.ExtractJob(
             model=str(MODEL),
             questions=str(QUESTIONS),
             limit=options.questions,
@@ -165,34 +154,34 @@ def _stages(
             max_new_tokens=MAX_NEW_TOKENS,
             journal=False,
         )
-        report = extract(job, progress=progress).report
+        report = jobs.extract(job, progress=progress).report
         return f"{report.traces} answers, {report.tokens} tokens"
 
     def do_score() -> str:
-        job = ScoreJob(traces=pattern, questions=str(QUESTIONS), out=scores)
-        report = score(job, progress=progress)
+        job = jobs.ScoreJob(traces=pattern, questions=str(QUESTIONS), out=scores)
+        report = jobs.score(job, progress=progress)
         return f"{report.scored} answers, {1 - report.exact_match:.1%} wrong"
 
     def do_pack() -> str:
-        job = PackJob(
+        job = jobs.PackJob(
             traces=pattern,
             out=shards,
             scores=scores,
             score_column="exact_match",
             attention=("edges", "heads", "sketch"),
         )
-        report = pack(job, progress=progress)
+        report = jobs.pack(job, progress=progress)
         return f"{report.samples} samples, {report.bytes_written / 1e6:.0f} MB of shards"
 
     def do_train() -> str:
-        job = TrainJob(shards=shards, detectors=("all",), out=run, seed=options.seed)
-        results = train(job, progress=progress)
-        with atomic_file(top) as file:
-            file.write((run / RESULTS_NAME).read_bytes())
+        job = jobs.TrainJob(shards=shards, detectors=("all",), out=run, seed=options.seed)
+        results = jobs.train(job, progress=progress)
+        write_whole(top, (run / RESULTS_NAME).read_bytes())
         return f"{len(results.detectors)} detectors"
 
     def do_view() -> str:
-        drawn = view(ViewJob(path=str(shards), out=page, scores=run / "checkpoints" / "lstm"))
+        checkpoint = run / "checkpoints" / "lstm"
+        drawn = jobs.view(jobs.ViewJob(path=str(shards), out=page, scores=checkpoint))
         return f"trace {drawn.trace}"
 
     return [

@@ -7,13 +7,10 @@ that need them import them when they run.
 
 from wdsbench.jobs.extract import ExtractJob, extract
 from wdsbench.jobs.inspect import InspectJob, inspect
-from wdsbench.jobs.pack import PackJob, pack
+from wdsbench.jobs.pack import PackJob, RelabelJob, UnpackJob, pack, relabel, unpack
 from wdsbench.jobs.plan import PlanJob, plan
-from wdsbench.jobs.predict import PredictJob, predict
-from wdsbench.jobs.relabel import RelabelJob, relabel
 from wdsbench.jobs.score import ScoreJob, score
-from wdsbench.jobs.train import TrainJob, train
-from wdsbench.jobs.unpack import UnpackJob, unpack
+from wdsbench.jobs.train import PredictJob, TrainJob, predict, train
 from wdsbench.jobs.verify import VerifyJob, verify
 from wdsbench.jobs.view import ViewJob, view
 

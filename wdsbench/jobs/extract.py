@@ -49,7 +49,6 @@ class ExtractJob(ExtractOptions, ModelOptions):
     )
 
     def __post_init__(self) -> None:
-        """Check which options are given together."""
         from wdsbench.llm.measures import MEASURES
 
         ExtractOptions.__post_init__(self)
@@ -82,15 +81,10 @@ class ExtractJob(ExtractOptions, ModelOptions):
 
 @dataclass(frozen=True)
 class Extracted:
-    """Result of :func:`extract`.
-
-    Attributes:
-        report: Counts, and the trace files.
-        index: Index of the data set; None without ``shards``.
-    """
+    """Result of :func:`extract`."""
 
     report: ExtractReport
-    index: IndexFile | None
+    index: IndexFile | None  # of the data set; None without ``shards``
 
 
 def extract(job: ExtractJob, *, progress: Progress = no_progress) -> Extracted:
@@ -105,7 +99,7 @@ def extract(job: ExtractJob, *, progress: Progress = no_progress) -> Extracted:
     from wdsbench.jobs.shard_sink import ShardSink
     from wdsbench.llm.extract import extract as extract_traces
     from wdsbench.llm.model import load_model
-    from wdsbench.llm.named import load_questions
+    from wdsbench.llm.questions import load_questions
 
     for folder in (job.out, job.shards):
         if folder is not None:
@@ -117,15 +111,8 @@ def extract(job: ExtractJob, *, progress: Progress = no_progress) -> Extracted:
     with ExitStack() as stack:
         sink = None
         if job.shards is not None:
-            sink = ShardSink(
-                job.shards,
-                job.out,
-                questions,
-                job.packing,
-                keep_raw=job.keep_raw,
-                resume=job.resume,
-                overwrite=job.overwrite,
-            )
+            modes = {name: getattr(job, name) for name in ("keep_raw", "resume", "overwrite")}
+            sink = ShardSink(job.shards, job.out, questions, job.packing, **modes)
             stack.enter_context(sink)
         model, tokenizer = load_model(job.model, part_of(ModelOptions, job))
         options = part_of(ExtractOptions, job)

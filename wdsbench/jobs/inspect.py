@@ -23,7 +23,6 @@ class InspectJob:
     seed: int = option(0, "Seed of the choice of these samples.")
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         if self.ranges < 0:
             raise ValueError(f"--ranges is {self.ranges}; must be at least 0.")
 

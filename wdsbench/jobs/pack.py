@@ -1,4 +1,4 @@
-"""Raw traces to shards."""
+"""Raw traces to shards and back, and other labels for shards."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from wdsbench.progress import Progress, no_progress
 
 if TYPE_CHECKING:
     from wdsbench.pack import PackReport
+    from wdsbench.pack.relabel import RelabelReport
+    from wdsbench.pack.unpack import UnpackReport
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,4 +56,62 @@ def pack(job: PackJob, *, progress: Progress = no_progress) -> PackReport:
         append=job.append,
         resume=job.resume,
         progress=progress,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnpackJob:
+    """Options of :func:`unpack`."""
+
+    data: Path = option(help="Folder of the data set.", metavar="DATASET", argument=True)
+    out: Path = option(help="Folder of the trace files; one file per shard.")
+    file_format: str = option("npz", "Format of the trace files: npz or pkl.", flag="--format")
+    split: str | None = option(None, "Only this split: train, val or test [all].")
+
+
+def unpack(job: UnpackJob, *, progress: Progress = no_progress) -> UnpackReport:
+    """Write the traces of a data set as raw files, which :func:`wdsbench.jobs.pack` reads.
+
+    Raises:
+        ShardError: The data set is damaged.
+        PackError: The folder cannot be used, or the disk is full.
+    """
+    from wdsbench.pack.unpack import unpack as unpack_shards
+
+    return unpack_shards(
+        job.data, job.out, file_format=job.file_format, split=job.split, progress=progress
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RelabelJob:
+    """Options of :func:`relabel`."""
+
+    shards: Path = option(help="Folder of the data set.", argument=True)
+    scores: Path = option(
+        help="CSV with question_id, a score and, where a question has several answers, trace: the"
+        " number in the data set."
+    )
+    score_column: str | None = option(
+        None, "Column of the score [bleurt_score, or the only one apart from trace and abstained]."
+    )
+    threshold: float = option(0.5, "A sample with a score below it is hallucinated (label 1).")
+    missing_score: str = option("error", "Sample without a score: error or keep.")
+
+
+def relabel(job: RelabelJob) -> RelabelReport:
+    """Give a packed data set labels from other scores; its shards are not changed.
+
+    Raises:
+        ScoreError: The score file is damaged, or a sample has no score.
+        ShardError: The data set is damaged.
+    """
+    from wdsbench.pack.relabel import relabel as relabel_dataset
+
+    return relabel_dataset(
+        job.shards,
+        job.scores,
+        score_column=job.score_column,
+        threshold=job.threshold,
+        missing_score=job.missing_score,
     )

@@ -133,7 +133,7 @@ def plan(job: PlanJob) -> Plan:
 
     from wdsbench.llm import plan as estimates
     from wdsbench.llm.asks import make_asks
-    from wdsbench.llm.named import load_questions
+    from wdsbench.llm.questions import load_questions
 
     options, answers = part_of(TraceOptions, job), job.answers_per_question
     free = shutil.disk_usage(nearest_folder(job.out)).free

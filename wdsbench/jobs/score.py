@@ -36,7 +36,7 @@ def score(job: ScoreJob, *, progress: Progress = no_progress) -> ScoreReport:
         ModelError: A scoring model cannot be loaded.
         ValueError: No file matches a pattern, or two columns have one name.
     """
-    from wdsbench.llm.named import load_questions
+    from wdsbench.llm.questions import load_questions
     from wdsbench.llm.score import score_traces
 
     require_file_place(job.out)

@@ -28,12 +28,7 @@ from wdsbench.traces.scores import SCORES_NAME
 
 
 class ShardSink:
-    """Packs the trace files of an extraction (an ``llm.work.FileSink``); a context manager.
-
-    Attributes:
-        destination: The shards' folder relative to that of the traces, so that both can be moved.
-        index: Index of the finished data set; None before.
-    """
+    """Packs the trace files of an extraction (an ``llm.work.FileSink``); a context manager."""
 
     def __init__(
         self,
@@ -55,8 +50,9 @@ class ShardSink:
             ValueError: The folder holds a data set, finished or not, of another extraction; or
                 this one's with a damaged shard, and trace files would be removed.
         """
+        # Relative to the traces, so that both folders can be moved.
         self.destination = os.path.relpath(shards.resolve(), out.resolve())
-        self.index: IndexFile | None = None
+        self.index: IndexFile | None = None  # of the finished data set
         self._shards, self._out, self._questions = shards, out, questions
         self._options, self._keep_raw = options, keep_raw
         self._resume, self._overwrite = resume, overwrite
@@ -99,11 +95,7 @@ class ShardSink:
         )
 
     def on_file_written(self, path: Path) -> list[Path]:
-        """Score and pack a trace file; return the files that may be removed.
-
-        Raises:
-            PackError: It cannot be packed.
-        """
+        """Score and pack a trace file; return the files that may be removed."""
         if self._packer is None:
             if path.name not in self._packed:
                 raise PackError(f"{self._shards} holds a data set without {path.name}")
@@ -116,11 +108,7 @@ class ShardSink:
             return [] if self._keep_raw else self._packer.finished_files()
 
     def finish(self) -> list[Path]:
-        """Write the scores of all traces and the index; return the files that may be removed.
-
-        Raises:
-            PackError: They cannot be written.
-        """
+        """Write the scores of all traces and the index; return the files that may be removed."""
         if self._packer is None:
             return []
         with self._explained("the extraction is finished, but the data set is not"):

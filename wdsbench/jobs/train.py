@@ -1,4 +1,4 @@
-"""Training and evaluation of detectors on a data set."""
+"""Training of detectors on a data set, and scores of traces by a trained one."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wdsbench.options import option
+from wdsbench.options import option, part_of
 from wdsbench.progress import Progress, no_progress
-from wdsbench.train.config import TrainOptions
+from wdsbench.train.config import PredictOptions, TrainOptions
 
 if TYPE_CHECKING:
+    from wdsbench.train.predict import Predictions
     from wdsbench.train.results import Results
     from wdsbench.train.trials import SearchResult
 
@@ -33,11 +34,7 @@ def train(
     """Train detectors and measure them on the test split; write everything to ``job.out``.
 
     Under ``torchrun`` every rank calls this; all return the same results, the first rank writes.
-
-    Args:
-        job: The options.
-        progress: Draws bars.
-        on_search: Called on the first rank after the search for each detector.
+    ``on_search`` is called on the first rank after the search for each detector.
 
     Raises:
         ValueError: An option is invalid, or the device does not exist.
@@ -56,3 +53,27 @@ def train(
         once = partial(run.train, resume=job.resume)
         return seeds.train_seeds(*common, job.seeds, train=once, progress=progress)
     return run.train(*common, progress=progress, resume=job.resume)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictJob(PredictOptions):
+    """Options of :func:`predict`."""
+
+    checkpoint: Path = option(help="Folder of a detector, or of a run with one.", argument=True)
+    shards: Path = option(help="Folder of the data set.", argument=True)
+
+
+def predict(job: PredictJob, *, progress: Progress = no_progress) -> Predictions:
+    """Score the traces of a data set; write score, probability and decision to ``job.out``.
+
+    Raises:
+        DetectorError: The checkpoint is damaged, or does not fit the data set.
+        ShardError: The data set is damaged.
+    """
+    from wdsbench.train.predict import predict as predict_scores
+    from wdsbench.train.predict import write_predictions
+
+    options = part_of(PredictOptions, job)
+    predictions = predict_scores(job.checkpoint, job.shards, options, progress=progress)
+    write_predictions(predictions, job.out)
+    return predictions

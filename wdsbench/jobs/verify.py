@@ -43,7 +43,6 @@ class VerifyJob(ModelOptions):
     threads: int | None = option(None, "Shards checked in parallel [usable cores, at most 8].")
 
     def __post_init__(self) -> None:
-        """Check which options are given together."""
         super().__post_init__()
         if self.repair != (self.out is not None):
             raise ValueError(
@@ -59,17 +58,11 @@ class VerifyJob(ModelOptions):
 
 @dataclass(frozen=True)
 class Verified:
-    """Result of :func:`verify`.
+    """Result of :func:`verify`."""
 
-    Attributes:
-        kind: ``dataset`` or ``raw``.
-        report: Counts and problems.
-        recomputed: Comparison with the model; None if not asked for, or there are problems.
-    """
-
-    kind: str
+    kind: str  # ``dataset`` or ``raw``
     report: Checked
-    recomputed: RecomputeReport | None = None
+    recomputed: RecomputeReport | None = None  # None if not requested, or there are problems
 
     @property
     def sound(self) -> bool:

@@ -37,7 +37,6 @@ class ViewJob:
     out: Path | None = option(None, "A .png or .html file [view-....png in this folder].")
 
     def __post_init__(self) -> None:
-        """Check the kind of file."""
         if self.out is not None and self.out.suffix.lower() not in (_PICTURE, *_PAGES):
             raise ValueError(f"--out is {self.out}; the name must end in .png or .html.")
 
@@ -49,23 +48,14 @@ class ViewJob:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A drawn trace.
-
-    Attributes:
-        path: The file.
-        trace: Name of the trace.
-        description: Its question, label and sizes.
-        layers: Numbers of the drawn layers in the model.
-        panels: Drawn panels.
-        notes: Facts about missing or reduced attention.
-    """
+    """A drawn trace."""
 
     path: Path
-    trace: str
-    description: str
-    layers: list[int]
+    trace: str  # its name
+    description: str  # its question, label and sizes
+    layers: list[int]  # numbers of the drawn layers in the model
     panels: list[str]
-    notes: list[str]
+    notes: list[str]  # facts about missing or reduced attention
 
 
 def view(job: ViewJob) -> Drawing:

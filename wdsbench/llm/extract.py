@@ -13,7 +13,7 @@ resumed and writes the same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,14 +21,23 @@ from typing import Any
 
 from wdsbench.errors import ModelError
 from wdsbench.llm.asks import Ask, digest_of, make_asks, plan_batches
-from wdsbench.llm.folder import open_folder
-from wdsbench.llm.journal import Journal, write_failures
+from wdsbench.llm.journal import (
+    BATCH_FILES,
+    LEFTOVERS,
+    Journal,
+    JournalState,
+    batch_file,
+    lock_journal,
+    read_journal,
+    write_failures,
+)
 from wdsbench.llm.model import model_fingerprint
 from wdsbench.llm.options import ExtractOptions
 from wdsbench.llm.questions import Question
 from wdsbench.llm.states import StateReader
 from wdsbench.llm.work import ExtractRun, FileSink, failure_of, run_batches, threads_for
 from wdsbench.progress import Progress, no_progress
+from wdsbench.traces.files import FAILURES_NAME, JOURNAL_NAME
 
 
 @dataclass(frozen=True)
@@ -115,7 +124,7 @@ def extract(
         assert refused[0].refusal is not None
         raise refused[0].refusal
     settings = _settings(model, asks, options)
-    state = open_folder(
+    state = _open_folder(
         out_dir,
         settings,
         resume=options.resume,
@@ -177,3 +186,74 @@ def _settings(model: Any, asks: Sequence[Ask], options: ExtractOptions) -> dict[
         "tokens": options.tokens,
         "model": model_fingerprint(model),
     }
+
+
+def _open_folder(
+    folder: Path,
+    settings: Mapping[str, Any],
+    *,
+    resume: bool,
+    overwrite: bool,
+    destination: str | None = None,
+) -> JournalState:
+    """Prepare ``folder`` and return the state of an earlier run in it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    earlier = sorted(folder.glob(BATCH_FILES))
+    if overwrite:
+        _remove_extraction(folder, earlier)
+        return JournalState()
+    state = read_journal(folder)
+    if state.settings is not None:
+        if not resume:
+            traces = sum(len(record.traces) for record in state.batches.values())
+            raise ValueError(
+                f"{folder} holds an extraction of {traces} traces ({len(earlier)} batch"
+                " files already); continue it with resume, remove it with overwrite, or choose"
+                " another folder."
+            )
+        _require_same(folder, state.settings, settings)
+        if state.removed and state.destination != destination:
+            raise ValueError(
+                f"{len(state.removed)} trace files of {folder} were packed into"
+                f" {folder / str(state.destination)} and removed; resume with --shards there, or"
+                " extract again with overwrite."
+            )
+        _require_files(folder, state, settings["file_format"])
+    elif earlier:
+        raise ValueError(
+            f"{folder} holds {len(earlier)} batch files already ({earlier[0].name}, ...)"
+            f"{' and no journal to resume by' if resume else ''}; "
+            "choose another folder, or allow overwriting."
+        )
+    return state
+
+
+def _remove_extraction(folder: Path, files: list[Path]) -> None:
+    """Remove an extraction that no process is writing."""
+    journal = folder / JOURNAL_NAME
+    with ExitStack() as stack:
+        if journal.exists():
+            stack.enter_context(lock_journal(journal))
+        # The journal first: without it a partly removed extraction cannot look finished.
+        for path in (journal, *files, *folder.glob(LEFTOVERS), folder / FAILURES_NAME):
+            path.unlink(missing_ok=True)
+
+
+def _require_same(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    for name in sorted({*before, *now}):
+        if before.get(name) != now.get(name):
+            raise ValueError(
+                f"{folder} was begun with {name} {before.get(name)!r}, this run has"
+                f" {now.get(name)!r}; resume with the settings it was begun with, or extract again"
+                " with overwrite."
+            )
+
+
+def _require_files(folder: Path, state: JournalState, file_format: str) -> None:
+    for number, traces in state.files.items():
+        path = folder / batch_file(number, file_format)
+        if traces and number not in state.removed and not path.exists():
+            raise ValueError(
+                f"{path} was written, according to the journal, but is missing; restore it, or"
+                " extract again with overwrite."
+            )

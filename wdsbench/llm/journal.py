@@ -28,11 +28,9 @@ from typing import IO, Any, Final
 
 from wdsbench.files import atomic_file, sync_folder
 from wdsbench.jsonlines import JsonLinesError, JsonLinesWriter, read_json_lines
-from wdsbench.traces import files
+from wdsbench.traces.files import FAILURES_NAME, JOURNAL_NAME
 from wdsbench.traces.unpickle import load_pickle
 
-JOURNAL_NAME: Final = files.JOURNAL_NAME
-FAILURES_NAME: Final = files.FAILURES_NAME
 BATCH_FILES: Final = "batch_[0-9]*.*"
 LEFTOVERS: Final = ".batch_[0-9]*"
 _FORMAT: Final = 1

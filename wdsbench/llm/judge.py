@@ -39,10 +39,8 @@ _OFFSET_POSITIONS: Final = ("roberta", "xlm-roberta", "camembert", "mpnet")
 class Judge:
     """Scores answers against references.
 
-    Args:
-        path: A folder in the transformers format, or a model's name on its hub.
-        label: The class that means "right"; None: the one named in ``RIGHT_LABELS``.
-        device: Name of a torch device.
+    ``path`` is a folder in the transformers format, or a name on its hub; ``label`` the class that
+    means "right" (None: the one named in ``RIGHT_LABELS``).
 
     Raises:
         ValueError: There is no such device.

@@ -1,9 +1,16 @@
-"""Questions with reference answers: JSONL or CSV, plain or gzipped.
+"""Questions with reference answers: JSONL or CSV, plain or gzipped, or public data sets by name.
 
 A JSONL line is ``{"question_id": "q1", "question": "...", "references": ["...", "..."]}``, or with
 one ``"reference": "..."``. A CSV has the columns ``question_id,question,reference`` (or
 ``references``), with several references separated by ``|``. Other keys and columns are
 ignored. A question without a reference can be asked, but not scored.
+
+The package ``datasets`` loads public data sets and keeps a copy under ``HF_HOME``:
+
+    triviaqa     validation, rc.nocontext; repeated questions (one row for each source of evidence)
+                 are used once; references: the answer and its aliases. Source: Joshi et al. 2017.
+    truthfulqa   validation, generation; references: the best and all correct answers; ids
+                 ``truthfulqa-0`` ... by position. Source: Lin et al. 2022.
 """
 
 from __future__ import annotations
@@ -11,10 +18,10 @@ from __future__ import annotations
 import csv
 import gzip
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TextIO
+from typing import Any, Final, TextIO
 
 import xxhash
 from pydantic import BaseModel, StrictInt, StrictStr, ValidationError
@@ -32,17 +39,11 @@ _REFERENCE_COLUMNS: Final = ("reference", "references")
 
 @dataclass(frozen=True)
 class Question:
-    """One question.
+    """One question."""
 
-    Attributes:
-        question_id: Unique id.
-        question: Text for the model.
-        references: Right answers; may be empty.
-    """
-
-    question_id: str
-    question: str
-    references: tuple[str, ...]
+    question_id: str  # unique
+    question: str  # text for the model
+    references: tuple[str, ...]  # right answers; may be empty
 
 
 class _Line(BaseModel):
@@ -61,16 +62,14 @@ class _Line(BaseModel):
 
 
 def read_questions(path: Path, limit: int | None = None) -> list[Question]:
-    """Return the questions of a ``.jsonl`` or ``.csv`` file, plain or gzipped, in its order.
-
-    With ``limit``, reading ends after so many questions.
+    """Return the first ``limit`` questions of a ``.jsonl`` or ``.csv`` file, plain or gzipped.
 
     Raises:
         QuestionError: The file cannot be read, a line is malformed, an id is not unique, or there
             is no question. The error has the number of the line.
         ValueError: ``limit`` is below 1.
     """
-    require_limit(limit)
+    _require_limit(limit)
     questions: list[Question] = []
     line_of: dict[str, int] = {}
     for number, line in _lines(path):
@@ -94,7 +93,7 @@ def read_questions(path: Path, limit: int | None = None) -> list[Question]:
     return questions
 
 
-def require_limit(limit: int | None) -> None:
+def _require_limit(limit: int | None) -> None:
     """Raise ValueError if ``limit`` is below 1."""
     if limit is not None and limit < 1:
         raise ValueError(f"limit is {limit}; must be at least 1, or None for all questions.")
@@ -187,3 +186,94 @@ def _first_problem(error: ValidationError) -> str:
         f"{where}: {first['msg'].lower()}; a line is "
         '{"question_id": "q1", "question": "...", "references": ["..."]}.'
     )
+
+
+@dataclass(frozen=True)
+class _Named:
+    path: str
+    config: str
+    split: str
+    question_of: Callable[[int, Mapping[str, Any]], Question]
+
+
+def load_questions(source: str | Path, limit: int | None = None) -> list[Question]:
+    """Return the first ``limit`` questions of a file or of a public data set.
+
+    Raises:
+        QuestionError: The file or the data set cannot be read.
+        ValueError: ``limit`` is below 1.
+    """
+    name = str(source)
+    if name not in _NAMED:
+        return read_questions(Path(source), limit)
+    _require_limit(limit)
+    named = _NAMED[name]
+    rows = _rows(name, named)
+    questions: dict[str, Question] = {}
+    try:
+        for place, row in enumerate(rows):
+            question = named.question_of(place, row)
+            questions.setdefault(question.question_id, question)
+            if len(questions) == limit:
+                break
+    except (KeyError, TypeError, AttributeError) as error:
+        raise QuestionError(
+            f"a row of {named.path} has another form ({type(error).__name__}: {error}); give the"
+            " questions as a file."
+        ) from error
+    if not questions:
+        raise QuestionError(f"{named.path} holds no questions; give them as a file.")
+    return list(questions.values())
+
+
+def _rows(name: str, named: _Named) -> Any:
+    try:
+        import datasets  # type: ignore[import-not-found, unused-ignore]
+    except ImportError as error:
+        raise QuestionError(
+            f"questions {name} need the package datasets, which is not installed; pip install"
+            " datasets, or give a .jsonl or .csv file."
+        ) from error
+    bars = datasets.is_progress_bar_enabled()
+    datasets.disable_progress_bars()
+    try:
+        return datasets.load_dataset(named.path, named.config, split=named.split)
+    except Exception as error:  # network, hub or disk: dozens of types
+        from wdsbench.llm.model import first_words
+
+        raise QuestionError(
+            f"questions {name} ({named.path}) cannot be fetched: {first_words(error, 200)}; the"
+            " first use needs the network; copy HF_HOME from a machine that has the data, or give a"
+            " .jsonl or .csv file."
+        ) from error
+    finally:
+        if bars:
+            datasets.enable_progress_bars()
+
+
+def _triviaqa(_place: int, row: Mapping[str, Any]) -> Question:
+    answer = row["answer"]
+    return Question(
+        str(row["question_id"]),
+        row["question"].strip(),
+        _kept([answer["value"], *answer["aliases"]]),
+    )
+
+
+def _truthfulqa(place: int, row: Mapping[str, Any]) -> Question:
+    return Question(
+        f"truthfulqa-{place}",
+        row["question"].strip(),
+        _kept([row["best_answer"], *row["correct_answers"]]),
+    )
+
+
+def _kept(texts: list[str]) -> tuple[str, ...]:
+    """Return the distinct non-empty texts in their order."""
+    return tuple(dict.fromkeys(text.strip() for text in texts if text.strip()))
+
+
+_NAMED: Final = {
+    "triviaqa": _Named("mandarjoshi/trivia_qa", "rc.nocontext", "validation", _triviaqa),
+    "truthfulqa": _Named("truthfulqa/truthful_qa", "generation", "validation", _truthfulqa),
+}

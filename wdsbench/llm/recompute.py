@@ -41,6 +41,7 @@ import torch
 from numpy.typing import NDArray
 
 from wdsbench.errors import ModelError
+from wdsbench.llm.attention import RefusedTraceError
 from wdsbench.llm.questions import Question
 from wdsbench.llm.states import Answered, StateReader
 from wdsbench.llm.stored import StoredTrace
@@ -319,5 +320,7 @@ def _plain_pass(
         finished=True,
         empty=False,
     )
-    (raw,) = StateReader(model, tokenizer, rules, layers).read([item])
+    (raw,) = StateReader(model, tokenizer, rules, layers).outcomes([item])
+    if isinstance(raw, RefusedTraceError):
+        raise raw
     return raw

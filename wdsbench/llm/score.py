@@ -24,7 +24,6 @@ from typing import Final, Protocol
 
 import numpy as np
 import xxhash
-from numpy.typing import NDArray
 
 from wdsbench.errors import ScoreError
 from wdsbench.files import require_file_place, write_whole
@@ -56,27 +55,16 @@ class Scorer(Protocol):
 
 @dataclass(frozen=True)
 class ScoreReport:
-    """Result of scoring.
+    """Result of scoring."""
 
-    Attributes:
-        scored: Traces scored, one per line of the CSV.
-        traces_without_question: Traces left out because their question is unknown.
-        questions_without_trace: Questions without a trace.
-        abstained: Scored traces that abstain.
-        means: Mean of the non-empty cells of every measure.
-        agreement: Agreement of every pair of measures over answers that do not abstain.
-        several: True if the CSV has a column ``trace``.
-        cut: Number of pairs that each judge cut, by its column.
-    """
-
-    scored: int
-    traces_without_question: int
+    scored: int  # traces, one per line of the CSV
+    traces_without_question: int  # left out, since their question is unknown
     questions_without_trace: int
-    abstained: int
-    means: dict[str, float]
-    agreement: list[Agreement]
-    several: bool
-    cut: dict[str, int] = field(default_factory=dict)
+    abstained: int  # scored traces that abstain
+    means: dict[str, float]  # mean of the non-empty cells of every measure
+    agreement: list[Agreement]  # of every pair of measures, over answers that do not abstain
+    several: bool  # True if the CSV has a column ``trace``
+    cut: dict[str, int] = field(default_factory=dict)  # pairs that each judge cut, by its column
 
     @property
     def exact_match(self) -> float:
@@ -111,13 +99,7 @@ def score_traces(
     The CSV has one line for each trace with a known question, in the order of files and traces. It
     appears only when it is complete. The same traces and questions give the same bytes.
 
-    Args:
-        patterns: Raw trace files (module ``traces.files``).
-        questions: Questions with their references.
-        out_csv: The score file; its folder is created if missing.
-        options: See :class:`ScoreOptions`.
-        judges: Models that score, by column; None: load those of ``options.model``.
-        progress: Wraps the files.
+    ``judges`` are models that score, by column; None: load those of ``options.model``.
 
     Raises:
         ValueError: ``out_csv`` is a folder, its folder cannot be created, or two columns have the
@@ -131,7 +113,9 @@ def score_traces(
     require_file_place(out_csv)
     if judges is None:
         judges = _load_judges(options)
-    _check_columns(judges)
+    for name in judges:
+        if name in (*MEASURES, ID_COLUMN, TRACE_COLUMN, ABSTAINED_COLUMN) or not name.strip():
+            raise ValueError(f"model name {name!r} is empty or reserved; choose another.")
     asked = {question.question_id: question for question in questions}
     paths = expand_patterns(patterns)
     found = _read_answers(progress(paths, len(paths), "scoring"), asked)
@@ -153,7 +137,15 @@ def score_traces(
         for values in columns.values():
             values[abstained] = score
     several = any(answer.trace for answer in found.answers)
-    _write_rows(out_csv, found.answers, columns, abstained, several=several)
+    rows = (
+        (
+            answer.question_id,
+            answer.trace,
+            [*(_cell(name, float(values[row])) for name, values in columns.items()), int(marked)],
+        )
+        for row, (answer, marked) in enumerate(zip(found.answers, abstained, strict=True))
+    )
+    write_whole(out_csv, scores_csv([*columns, ABSTAINED_COLUMN], rows, numbered=several))
     return ScoreReport(
         scored=len(texts),
         traces_without_question=len(found.unknown),
@@ -172,12 +164,6 @@ def _load_judges(options: ScoreOptions) -> Mapping[str, Scorer]:
     from wdsbench.llm.judge import load_judges
 
     return load_judges(options)
-
-
-def _check_columns(names: Iterable[str]) -> None:
-    for name in names:
-        if name in (*MEASURES, ID_COLUMN, TRACE_COLUMN, ABSTAINED_COLUMN) or not name.strip():
-            raise ValueError(f"model name {name!r} is empty or reserved; choose another.")
 
 
 @dataclass
@@ -248,28 +234,6 @@ class _Numbers:
                 f" {earlier}; a score file has one line for each trace."
             )
         return number
-
-
-def _write_rows(
-    out_csv: Path,
-    answers: Sequence[_Answer],
-    columns: Mapping[str, Column],
-    abstained: NDArray[np.bool_],
-    *,
-    several: bool,
-) -> None:
-    rows = (
-        (
-            answer.question_id,
-            answer.trace,
-            [
-                *(_cell(name, float(values[row])) for name, values in columns.items()),
-                int(abstained[row]),
-            ],
-        )
-        for row, answer in enumerate(answers)
-    )
-    write_whole(out_csv, scores_csv([*columns, ABSTAINED_COLUMN], rows, numbered=several))
 
 
 def _cell(name: str, value: float) -> str:

@@ -52,18 +52,6 @@ class StateReader:
         self.parameters = inspect.signature(model.forward).parameters
         self.texts: dict[int, str] = {}  # token id -> text
 
-    def read(self, answered: Sequence[Answered]) -> Iterator[dict[str, Any]]:
-        """Yield the raw trace of each answered question, in their order.
-
-        Raises:
-            RefusedTraceError: A trace cannot be used.
-            ModelError: The model does not return states or attention.
-        """
-        for outcome in self.outcomes(answered):
-            if isinstance(outcome, RefusedTraceError):
-                raise outcome
-            yield outcome
-
     def outcomes(
         self, answered: Sequence[Answered]
     ) -> Iterator[dict[str, Any] | RefusedTraceError]:
@@ -109,10 +97,14 @@ class StateReader:
             own = logprobs[start : start + count]
             start += count
             first = {"all": 0, "answer": length - count, "last": length - 1}[self.tokens]
-            kept = slice(first, length)
+            own_half = half[row, :, first:length]
+            own_exact = [layer[row, first:length] for layer in exact]
+            fits = bool(np.isfinite(own_half).all())
             try:
                 raw: dict[str, Any] = {
-                    "hidden_states": _states(item, half[row, :, kept], exact, row, kept, chosen),
+                    "hidden_states": list(own_half.copy())
+                    if fits
+                    else _wide_states(item, own_exact, chosen),
                     "tokens": tokens[row],
                     "tokens_decoded": [self._text(token) for token in tokens[row]],
                     "generated_answer_clean": "" if item.empty else decoded[row].strip(),
@@ -163,18 +155,11 @@ class StateReader:
         return text
 
 
-def _states(
-    item: Answered,
-    half: NDArray[np.float16],
-    exact: Sequence[torch.Tensor],
-    row: int,
-    kept: slice,
-    layers: Sequence[int],
-) -> list[NDArray[Any]]:
-    """Return an array ``[t, D]`` for each layer: float16 where all values fit, else float32."""
-    if bool(np.isfinite(half).all()):
-        return list(half.copy())
-    wide = np.stack([layer[row, kept].float().cpu().numpy() for layer in exact])
+def _wide_states(
+    item: Answered, states: Sequence[torch.Tensor], layers: Sequence[int]
+) -> list[NDArray[np.float32]]:
+    """Return the states ``[t, D]`` of each layer as float32; none may be NaN."""
+    wide = np.stack([layer.float().cpu().numpy() for layer in states])
     bad = np.isnan(wide).any(axis=(1, 2))
     if bad.any():
         raise RefusedTraceError(

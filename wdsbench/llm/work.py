@@ -25,6 +25,7 @@ from wdsbench.llm.journal import (
 from wdsbench.llm.options import ExtractOptions
 from wdsbench.llm.states import Answered, StateReader
 from wdsbench.progress import Progress
+from wdsbench.traces.arrays import first_line
 from wdsbench.traces.write import write_traces
 
 _ONE_THREAD_PARAMETERS: Final = 20_000_000
@@ -45,11 +46,9 @@ class FileSink(Protocol):
         """Prepare; called once the folder and the settings of the extraction are valid."""
 
     def on_file_written(self, path: Path) -> Sequence[Path]:
-        """Process a complete file. A resumed run calls this for earlier files too, some of which
-        may have been removed.
+        """Process a complete file; return files of this and earlier calls that may be removed.
 
-        Returns:
-            Files of this and earlier calls that may be removed.
+        A resumed run calls this for earlier files too, some of which may have been removed.
         """
 
     def finish(self) -> Sequence[Path]:
@@ -214,7 +213,7 @@ def _outcomes(
         if len(asks) == 1 or run.options.on_error == "fail":
             refusal = ModelError(
                 f"question {asks[0].question.question_id}, in a batch of {len(asks)}: out of GPU"
-                f" memory ({str(error).splitlines()[0]}); lower batch_size or max_new_tokens."
+                f" memory ({first_line(error)}); lower batch_size or max_new_tokens."
             )
             yield asks[0], None, refusal
             return
