@@ -10,8 +10,6 @@ from pathlib import Path
 from wdsbench.cli.terminal import bar, print_json, stdout, words
 from wdsbench.options import option
 
-EXAMPLE = "wdsbench bench stream --data bench-data/ --out stream.json --plot stream.png"
-
 #: Scenario -> its default ``--cases``.
 SCENARIOS = {"stream": "A,S,B", "graph": "all"}
 
@@ -50,10 +48,12 @@ class BenchOptions:
             raise ValueError(f"--repeats is {self.repeats}; must be at least 1.")
 
 
-def command(options: BenchOptions) -> None:
+def bench_command(options: BenchOptions) -> None:
     """Measure a scenario; the last line on stdout is its JSON.
 
     Creates its data: 3 GB for A and for S, 4 GB for B, 2 GB for open, 0.4 GB for C.
+
+    Example: wdsbench bench stream --data bench-data/ --out stream.json --plot stream.png
     """
     from wdsbench.bench import parts
     from wdsbench.bench.part import Settings

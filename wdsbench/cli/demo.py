@@ -7,11 +7,12 @@ from functools import partial
 from wdsbench.cli.terminal import bar, print_json, say, stderr, stdout
 from wdsbench.demo.options import DemoOptions
 
-EXAMPLE = "wdsbench demo --out wdsbench-demo"
 
+def demo_command(options: DemoOptions, as_json: bool) -> None:
+    """Extract, score, pack, train and report on the embedded model, in a few minutes.
 
-def command(options: DemoOptions, as_json: bool) -> None:
-    """Extract, score, pack, train and report on the embedded model, in a few minutes."""
+    Example: wdsbench demo --out wdsbench-demo
+    """
     from wdsbench.demo.run import run_demo
     from wdsbench.train.report import print_results
 

@@ -7,15 +7,15 @@ import dataclasses
 from wdsbench.cli.terminal import bar, print_json, say, say_notes
 from wdsbench.jobs.extract import Extracted, ExtractJob, extract
 
-EXAMPLE = "wdsbench extract --model ./my-model --questions questions.jsonl --out traces_data/"
 
-
-def command(options: ExtractJob, as_json: bool) -> None:
+def extract_command(options: ExtractJob, as_json: bool) -> None:
     """Ask a causal language model; store its states, attention and log-probabilities.
 
     An interrupted run resumes with --resume and writes the same files and shards. Questions that
     give no trace are reported and listed in failures.jsonl; the exit code is 0 if there is any
     trace.
+
+    Example: wdsbench extract --model ./my-model --questions questions.jsonl --out traces_data/
     """
     found = extract(options, progress=bar)
     if not as_json:

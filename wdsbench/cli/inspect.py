@@ -7,14 +7,15 @@ from typing import Any
 from wdsbench.cli.terminal import bar, print_json, print_table, say, say_rest, size_text
 from wdsbench.jobs.inspect import InspectJob, inspect
 
-EXAMPLE = "wdsbench inspect shards/ --sample g0042-1f2e3d4c5b6a7980"
-
 #: Shards and files that are printed; --json lists all.
 _SHOWN = 40
 
 
-def command(options: InspectJob, as_json: bool) -> None:
-    """Show keys, shapes, dtypes, sizes, ranges, token counts and classes of any data."""
+def inspect_command(options: InspectJob, as_json: bool) -> None:
+    """Show keys, shapes, dtypes, sizes, ranges, token counts and classes of any data.
+
+    Example: wdsbench inspect shards/ --sample g0042-1f2e3d4c5b6a7980
+    """
     found = inspect(options, progress=bar)
     if as_json:
         print_json(found)

@@ -6,28 +6,24 @@ Exit code 0; or 1 after an error, with one line on stderr that says what is wron
 
 from __future__ import annotations
 
+import inspect
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import typer
 
 import wdsbench
-from wdsbench.cli import (
-    bench,
-    demo,
-    extract,
-    inspect,
-    pack,
-    plan,
-    predict,
-    relabel,
-    score,
-    train,
-    unpack,
-    verify,
-    view,
-)
+from wdsbench.cli.bench import bench_command
+from wdsbench.cli.demo import demo_command
+from wdsbench.cli.extract import extract_command
+from wdsbench.cli.inspect import inspect_command
 from wdsbench.cli.options import command_of
+from wdsbench.cli.pack import pack_command, relabel_command, unpack_command
+from wdsbench.cli.plan import plan_command
+from wdsbench.cli.score import score_command
+from wdsbench.cli.train import predict_command, train_command
+from wdsbench.cli.verify import verify_command
+from wdsbench.cli.view import view_command
 from wdsbench.errors import WdsbenchError
 
 TRACEBACK_FLAG = "--traceback"
@@ -66,16 +62,17 @@ def _options(
     """Declare the options before a command."""
 
 
-#: Commands in the order of the job.
-COMMANDS = (
-    demo, extract, score, plan, pack, unpack, relabel, verify, inspect, view, train, predict, bench,
+#: Commands in the order of the job; their docstrings are help text and example.
+COMMANDS: tuple[Callable[..., None], ...] = (
+    demo_command, extract_command, score_command, plan_command, pack_command, unpack_command,
+    relabel_command, verify_command, inspect_command, view_command, train_command, predict_command,
+    bench_command,
 )  # fmt: skip
 
-for module in COMMANDS:
-    run = module.command
-    if "options" in run.__annotations__:
-        run = command_of(run)
-    app.command(module.__name__.rpartition(".")[2], epilog=f"Example: {module.EXAMPLE}")(run)
+for run in COMMANDS:
+    text, _, example = (inspect.getdoc(run) or "").rpartition("\n\nExample: ")
+    name = run.__name__.removesuffix("_command")
+    app.command(name, help=text, epilog=f"Example: {' '.join(example.split())}")(command_of(run))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,18 +1,17 @@
-"""``wdsbench pack``."""
+"""``wdsbench pack``, ``unpack`` and ``relabel``."""
 
 from __future__ import annotations
 
 from wdsbench.cli.terminal import bar, print_json, say, say_notes, say_splits
-from wdsbench.jobs.pack import PackJob, pack
-
-EXAMPLE = (
-    "wdsbench pack --traces 'traces_data/*.pkl*' --scores ground_truth_scores.csv --out shards/"
-)
+from wdsbench.jobs.pack import PackJob, RelabelJob, UnpackJob, pack, relabel, unpack
 
 
-def command(options: PackJob, as_json: bool) -> None:
+def pack_command(options: PackJob, as_json: bool) -> None:
     """Pack raw traces (.pkl, .pkl.gz, .pt, .npz, .safetensors, .h5) into WebDataset shards with an
     index.
+
+    Example: wdsbench pack --traces 'traces_data/*.pkl*' --scores ground_truth_scores.csv --out
+        shards/
     """
     report = pack(options, progress=bar)
     splits, shards = report.index.splits, report.index.shardlist
@@ -43,3 +42,58 @@ def command(options: PackJob, as_json: bool) -> None:
             " --attention edges,heads,sketch or full": report.without_attention,
         }
     )
+
+
+def unpack_command(options: UnpackJob, as_json: bool) -> None:
+    """Write the traces of a data set as raw files, which pack reads.
+
+    Example: wdsbench unpack shards/ --out traces_back/ --format npz
+    """
+    report = unpack(options, progress=bar)
+    if as_json:
+        print_json(
+            {
+                "out": str(options.out),
+                "samples": report.samples,
+                "files": [path.name for path in report.files],
+                "scores": None if report.scores is None else report.scores.name,
+            }
+        )
+        return
+    scores = "" if report.scores is None else f", scores in {report.scores.name}"
+    say(f"{report.samples} traces in {len(report.files)} files{scores} -> {options.out}")
+
+
+def relabel_command(options: RelabelJob, as_json: bool) -> None:
+    """Give a packed data set labels from other scores; its shards are not changed.
+
+    Example: wdsbench relabel shards/ --scores new.csv --score-column f1 --threshold 0.4
+    """
+    report = relabel(options)
+    labels, splits = report.index.labels, report.index.splits
+    assert labels is not None
+    if as_json:
+        print_json(
+            {
+                "shards": str(options.shards),
+                "labels": labels.model_dump(),
+                "samples": report.samples,
+                "changed": report.changed,
+                "unlabelled": report.unlabelled,
+                "unused_scores": report.unused,
+                "one_class": list(report.one_class),
+                "splits": {name: entry.model_dump() for name, entry in splits.items()},
+            }
+        )
+        return
+    say(
+        f"{report.changed} of {report.samples} labels changed, {report.unlabelled} unlabelled"
+        f" ({labels.column} < {options.threshold:g} of {options.scores}) -> {options.shards}"
+    )
+    say_splits(splits)
+    say_notes({"scores of the file belong to no sample": report.unused})
+    for split in report.one_class:
+        say(
+            f"  warning: split {split} does not hold both classes, so detectors cannot be trained"
+            " or scored on it; choose another --threshold"
+        )

@@ -7,15 +7,15 @@ import typer
 from wdsbench.cli.terminal import print_json, say, size_text
 from wdsbench.jobs.plan import Plan, PlanJob, plan
 
-EXAMPLE = "wdsbench plan --model ./my-model --questions questions.jsonl --out traces_data/"
 
-
-def command(options: PlanJob, as_json: bool) -> None:
+def plan_command(options: PlanJob, as_json: bool) -> None:
     """Estimate bytes and time of an extraction; exit code 1 if it does not fit on the disk.
 
     Sizes follow from the model's configuration and the questions' tokens. A probe of a few
     questions improves them and measures the time. Free space is compared with raw files and shards
     together.
+
+    Example: wdsbench plan --model ./my-model --questions questions.jsonl --out traces_data/
     """
     found = plan(options)
     if as_json:

@@ -8,15 +8,15 @@ import math
 from wdsbench.cli.terminal import bar, print_json, say, say_notes
 from wdsbench.jobs.score import ScoreJob, score
 
-EXAMPLE = "wdsbench score --traces 'traces_data/*.pkl*' --questions questions.jsonl"
 
-
-def command(options: ScoreJob, as_json: bool) -> None:
+def score_command(options: ScoreJob, as_json: bool) -> None:
     """Score answers against the questions' references, by several measures side by side.
 
     Exact match, token F1 and ROUGE-L are always computed, the best over the references; every
     --model adds a column. The column abstained marks answers that abstain and is not a score. If a
     question has several answers, the column trace has their number, as pack and relabel expect it.
+
+    Example: wdsbench score --traces 'traces_data/*.pkl*' --questions questions.jsonl
     """
     report = score(options, progress=bar)
     if as_json:

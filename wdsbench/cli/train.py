@@ -1,4 +1,4 @@
-"""``wdsbench train``."""
+"""``wdsbench train`` and ``predict``."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import os
 from functools import partial
 
 from wdsbench.cli.terminal import bar, print_json, say, stderr, stdout
-from wdsbench.jobs.train import TrainJob, train
-
-EXAMPLE = "wdsbench train shards/ --detector lstm --out runs/lstm"
+from wdsbench.jobs.train import PredictJob, TrainJob, predict, train
 
 
-def command(options: TrainJob, as_json: bool) -> None:
+def train_command(options: TrainJob, as_json: bool) -> None:
     """Train detectors on a data set; write results.json, metrics.jsonl, checkpoints and plots.
 
     On several GPUs or in several processes: torchrun --nproc-per-node N -m wdsbench train ...
+
+    Example: wdsbench train shards/ --detector lstm --out runs/lstm
     """
     from wdsbench.train.output import written_files
     from wdsbench.train.report import print_results
@@ -30,3 +30,36 @@ def command(options: TrainJob, as_json: bool) -> None:
     print_results(results, stdout)
     for path in written_files(options):
         say(f"  {path}", stderr)
+
+
+def predict_command(options: PredictJob, as_json: bool) -> None:
+    """Score traces with a trained detector; write score, probability and decision of each.
+
+    Example: wdsbench predict runs/lstm/checkpoints/lstm other-shards/ --out scores.csv
+    """
+    predictions = predict(options, progress=bar)
+    summary = {
+        **predictions.summary(),
+        "shards": str(options.shards),
+        "split": options.split,
+        "out": str(options.out),
+    }
+    if as_json:
+        print_json(summary)
+        return
+    say(_sentence(summary))
+    if predictions.detector.threshold is None:
+        say("the checkpoint of an unfinished training has no threshold; no decisions", stderr)
+    say(f"  {options.out}", stderr)
+
+
+def _sentence(summary: dict[str, object]) -> str:
+    text = f"{summary['detector']}: {summary['samples']} traces"
+    if summary["threshold"] is not None:
+        text += f", {summary['hallucinated']} classified as hallucinated"
+    auroc = summary["auroc"]
+    if isinstance(auroc, float):
+        text += f"; AUROC {auroc:.3f} ({summary['n_pos']} hallucinated, {summary['n_neg']} right)"
+        if summary["split"] == "all":
+            text += " over all splits, including those it may have been trained on"
+    return text

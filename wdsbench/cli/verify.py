@@ -15,14 +15,15 @@ if TYPE_CHECKING:
     from wdsbench.shards.check.verify import VerifyReport
     from wdsbench.traces.verify import RawReport
 
-EXAMPLE = "wdsbench verify shards/ --repair --out repaired/"
-
 #: Problems that are printed; --json lists all.
 _SHOWN = 100
 
 
-def command(options: VerifyJob, as_json: bool) -> None:
-    """Check shards against their index, or raw traces, and list every problem; code 1 if any."""
+def verify_command(options: VerifyJob, as_json: bool) -> None:
+    """Check shards against their index, or raw traces, and list every problem; code 1 if any.
+
+    Example: wdsbench verify shards/ --repair --out repaired/
+    """
     result = verify(options, progress=bar)
     if not isinstance(result, Verified):
         _show_repair(result, options, as_json)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from wdsbench.cli.terminal import print_json, say, stderr
 from wdsbench.jobs.view import ViewJob, view
 
-EXAMPLE = "wdsbench view shards/ --question hamahor-captain --layers 0,3,5 --out page.html"
 
+def view_command(options: ViewJob, as_json: bool) -> None:
+    """Draw one trace: attention graph and map, norms of the states, a detector's scores.
 
-def command(options: ViewJob, as_json: bool) -> None:
-    """Draw one trace: attention graph and map, norms of the states, a detector's scores."""
+    Example: wdsbench view shards/ --question hamahor-captain --layers 0,3,5 --out page.html
+    """
     drawn = view(options)
     size = drawn.path.stat().st_size
     if as_json:
