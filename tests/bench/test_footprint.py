@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from wdsbench.bench.footprint import footprint_mb
+from wdsbench.bench.timing import footprint_mb
 
 SIZE = 64 << 20
 SIZE_MB = SIZE / 1e6

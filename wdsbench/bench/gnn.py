@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import torch
@@ -46,18 +47,17 @@ def gnn_part(settings: Settings, shape: GraphShape = GRAPHS) -> Part:
     def rate(name: str) -> float:
         return value_of(results, name, "batches_per_s")
 
-    ratios = {
-        f"union_over_{name.replace('-', '_')}{suffix.replace('-', '_')}": rate(f"union{suffix}")
-        / rate(f"{name}{suffix}")
-        for suffix in ("", "-gpu")[: len(devices)]
-        for name in ("per-layer", "per-layer-cut")
-    }
     return Part(
         name="gnn",
         title=f"gnn: GINE + LSTM of hidden {HIDDEN}, forward and backward,"
         f" {shape.batch_size} traces x {shape.layers} layers a batch",
         results=results,
-        ratios=ratios,
+        ratios={
+            f"union_over_{name.replace('-', '_')}{suffix.replace('-', '_')}": rate(f"union{suffix}")
+            / rate(f"{name}{suffix}")
+            for suffix in ("", "-gpu")[: len(devices)]
+            for name in ("per-layer", "per-layer-cut")
+        },
         measure="batches_per_s",
         unit="batches/s",
         baseline="per-layer",
@@ -72,18 +72,19 @@ def over_union(detector: GNNDetector, unions: Graphs) -> Tensor:
     return logits
 
 
-def over_layers(detector: GNNDetector, unions: Graphs) -> Tensor:
-    """Return the logits of L unions of B graphs, one layer at a time, all tokens in both rounds."""
-    ends = [_whole(detector, graph, layer) for layer, graph in enumerate(unions)]
+def over_layers(detector: GNNDetector, unions: Graphs, *, cut: bool = False) -> Tensor:
+    """Return the logits of L unions of B graphs, one layer at a time.
+
+    All tokens are computed in both rounds; with ``cut`` only those that the last tokens need.
+    """
+    ends_of = _cut if cut else _whole
+    ends = [ends_of(detector, graph, layer) for layer, graph in enumerate(unions)]
     logits: Tensor = detector.over_layers(torch.stack(ends, dim=1))
     return logits
 
 
-def over_cut_layers(detector: GNNDetector, unions: Graphs) -> Tensor:
-    """Return the logits of L unions, each reduced to the nodes that its last tokens need."""
-    ends = [_cut(detector, graph, layer) for layer, graph in enumerate(unions)]
-    logits: Tensor = detector.over_layers(torch.stack(ends, dim=1))
-    return logits
+#: ``over_layers`` of unions that are reduced to the nodes that their last tokens need.
+over_cut_layers = partial(over_layers, cut=True)
 
 
 def _whole(detector: GNNDetector, graph: Any, layer: int) -> Tensor:

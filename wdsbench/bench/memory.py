@@ -20,9 +20,8 @@ from typing import BinaryIO, cast
 import numpy as np
 
 from wdsbench.bench.data import SHARD_MB, TraceShape, make_dataset
-from wdsbench.bench.footprint import footprint_mb
 from wdsbench.bench.part import SHUFFLE, THREADS, WORKERS, Part, Settings, value_of
-from wdsbench.bench.timing import CaseResult, spread, take_turns
+from wdsbench.bench.timing import CaseResult, footprint_mb, spread, take_turns
 from wdsbench.errors import WdsbenchError
 from wdsbench.loader import TraceLoader
 from wdsbench.progress import Progress, no_progress

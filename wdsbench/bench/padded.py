@@ -24,12 +24,10 @@ Batches = Iterator[torch.Tensor]
 
 def padded_part(settings: Settings, shape: TraceShape = TRACES) -> Part:
     """Return the rates of whole traces, padded."""
-    shape = shape.scaled(settings.scale)
     return _rates(
-        shape,
+        shape.scaled(settings.scale),
         settings,
         "all tokens, padded",
-        {"memcpy": memcpy(shape.padded_batch_bytes)},
         {"tokens": "all", "layout": "pad"},
         expert=lambda traces: (states for states, _ in traces),
         plain=readers.webdataset_plain_padded,
@@ -39,12 +37,10 @@ def padded_part(settings: Settings, shape: TraceShape = TRACES) -> Part:
 
 def last_part(settings: Settings, shape: TraceShape = TRACES) -> Part:
     """Return the rates of the last token of every trace."""
-    shape = shape.scaled(settings.scale)
     return _rates(
-        shape,
+        shape.scaled(settings.scale),
         settings,
         "the last token of each",
-        {},
         {"tokens": "last_answer", "layout": "stack"},
         expert=ExpertTraces.last_tokens,
         plain=readers.webdataset_plain_last,
@@ -60,7 +56,6 @@ def _rates(
     shape: TraceShape,
     settings: Settings,
     title: str,
-    ceiling: Mapping[str, Callable[[], Work]],
     ours: Mapping[str, str],
     *,
     expert: Callable[[ExpertTraces], Batches],
@@ -68,7 +63,7 @@ def _rates(
     tuned: Callable[..., Batches],
     **words: Any,
 ) -> Part:
-    """Return the rates of a ceiling, the loader with arguments ``ours``, and the other readers."""
+    """Return the rates of the loader with arguments ``ours``, and of the other readers."""
     folder, batch, sizes = settings.data / shape.folder_name, shape.batch_size, shape.state_shape
     shards = make_trace_shards(shape, folder, settings.progress)
     traces = ExpertTraces(make_raw_traces(shape, folder), shape.tokens, *sizes, batch)
@@ -76,8 +71,9 @@ def _rates(
     def epoch(batches: Batches) -> Work:
         return consumed(batches, shape.samples)
 
+    whole = ours["tokens"] == "all"
     cases = {
-        **ceiling,
+        **({"memcpy": memcpy(shape.padded_batch_bytes)} if whole else {}),
         **loader_cases(shards, batch, lambda batches: epoch(states_in(batches)), **ours),
         "expert": lambda: epoch(expert(traces)),
         "webdataset": lambda: epoch(plain(shards, batch)),

@@ -51,10 +51,7 @@ def as_json(scenario: str, parts: Sequence[Part], settings: Settings) -> dict[st
         },
         "parts": {
             part.name: {
-                "title": part.title,
-                "measure": part.measure,
-                "unit": part.unit,
-                "baseline": part.baseline,
+                **{name: getattr(part, name) for name in ("title", "measure", "unit", "baseline")},
                 "facts": dict(part.facts),
                 "notes": list(part.notes),
             }

@@ -1,16 +1,17 @@
-"""Interleaved timing: the cases take turns, so that a slow moment of the machine affects all."""
+"""Interleaved timing, and memory: cases take turns, so that a slow moment affects all."""
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 import torch
 
-from wdsbench.bench.footprint import footprint_mb
 from wdsbench.errors import WdsbenchError
 from wdsbench.progress import Progress, no_progress
 from wdsbench.records import Batch
@@ -23,6 +24,15 @@ LEAST_EPOCHS = 10
 
 #: After this time a repeat starts no further epoch to reach their minimum number.
 MOST_SECONDS = 4.0
+
+
+PROC = Path("/proc")
+
+#: (file, lines); the second, for kernels before 5.4, counts shared pages n times.
+SOURCES = (
+    ("smaps_rollup", ("Pss_Anon:", "Pss_Shmem:")),
+    ("status", ("RssAnon:", "RssShmem:")),
+)
 
 
 @dataclass(frozen=True)
@@ -189,3 +199,38 @@ def _rates(name: str, found: list[_Repeat]) -> CaseResult:
         epochs=round(sum(repeat.work.epochs for repeat in found), 3),
         memory_mb=max(repeat.memory_mb for repeat in found),
     )
+
+
+def footprint_mb(pid: int | None = None) -> float:
+    """Return MB (1e6 bytes) of memory that the kernel cannot reclaim: anonymous and shared pages.
+
+    They are those of a process (default: this one) and its running descendants, without the page
+    cache. Sizes are proportional shares (Pss): a page mapped by n processes counts 1/n in each, so
+    that a slab shared by a trainer and its workers counts once. Without ``/proc`` (macOS) the
+    result is 0. Source: proc(5), ``/proc/PID/smaps_rollup``.
+    """
+    return sum(_own_bytes(each) for each in _family(os.getpid() if pid is None else pid)) / 1e6
+
+
+def _family(pid: int) -> list[int]:
+    """Return ``pid`` and its descendants."""
+    found = [pid]
+    for process in found:  # the list grows during iteration
+        for path in (PROC / str(process) / "task").glob("*/children"):
+            try:
+                found += [int(word) for word in path.read_text(encoding="ascii").split()]
+            except OSError:  # the thread has ended
+                continue
+    return found
+
+
+def _own_bytes(pid: int) -> int:
+    for name, wanted in SOURCES:
+        try:
+            lines = (PROC / str(pid) / name).read_text(encoding="ascii").splitlines()
+        except OSError:  # an older kernel, or the process has ended
+            continue
+        kilobytes = [int(line.split()[1]) for line in lines if line.startswith(wanted)]
+        if len(kilobytes) == len(wanted):
+            return sum(kilobytes) * 1024
+    return 0

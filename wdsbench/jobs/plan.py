@@ -26,15 +26,15 @@ _WEIGHTS = ("*.safetensors", "*.bin")
 class PlanJob(TraceOptions, ModelOptions):
     """Options of :func:`plan`; those of the model are used by the probe."""
 
-    model: str = option(help="Folder in the transformers format, or a hub name.")
-    questions: str = option(help="Questions as for extract.")
-    out: Path = option(Path("traces_data"), "Folder for the traces.")
-    limit: int | None = option(None, "Ask only this number of questions, from the first.")
     probe: int | None = option(
         None,
         "Questions that are asked to measure time, answers and compression; 0: none [16 if the"
         " model's weights are in a folder].",
     )
+    model: str = option(help="Folder in the transformers format, or a hub name.")
+    questions: str = option(help="Questions as for extract.")
+    out: Path = option(Path("traces_data"), "Folder for the traces.")
+    limit: int | None = option(None, "Ask only this number of questions, from the first.")
     trust_remote_code: bool = False
 
     def __post_init__(self) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
@@ -118,9 +118,13 @@ def score_traces(
             raise ValueError(f"model name {name!r} is empty or reserved; choose another.")
     asked = {question.question_id: question for question in questions}
     paths = expand_patterns(patterns)
-    found = _read_answers(progress(paths, len(paths), "scoring"), asked)
-    texts = [answer.text for answer in found.answers]
-    references = [answer.references for answer in found.answers]
+    answers = _Answers(asked)
+    for path in progress(paths, len(paths), "scoring"):
+        for trace in read_traces(path):
+            answers.add(trace)
+    answers.check()
+    texts = [answer.text for answer in answers.found]
+    references = [answer.references for answer in answers.found]
     columns = {
         name: np.array([measure(*pair) for pair in zip(texts, references, strict=True)], np.float64)
         for name, measure in MEASURES.items()
@@ -136,20 +140,20 @@ def score_traces(
         score = np.nan if options.abstention_score == "none" else float(options.abstention_score)
         for values in columns.values():
             values[abstained] = score
-    several = any(answer.trace for answer in found.answers)
+    several = any(answer.trace for answer in answers.found)
     rows = (
         (
             answer.question_id,
             answer.trace,
             [*(_cell(name, float(values[row])) for name, values in columns.items()), int(marked)],
         )
-        for row, (answer, marked) in enumerate(zip(found.answers, abstained, strict=True))
+        for row, (answer, marked) in enumerate(zip(answers.found, abstained, strict=True))
     )
     write_whole(out_csv, scores_csv([*columns, ABSTAINED_COLUMN], rows, numbered=several))
     return ScoreReport(
         scored=len(texts),
-        traces_without_question=len(found.unknown),
-        questions_without_trace=len(asked.keys() - found.seen),
+        traces_without_question=len(answers.unknown),
+        questions_without_trace=len(asked.keys() - answers.count.keys()),
         abstained=int(abstained.sum()),
         means={name: _mean(values) for name, values in columns.items()},
         agreement=agreement,
@@ -166,53 +170,44 @@ def _load_judges(options: ScoreOptions) -> Mapping[str, Scorer]:
     return load_judges(options)
 
 
-@dataclass
-class _Found:
-    answers: list[_Answer] = field(default_factory=list)
-    unknown: list[str] = field(default_factory=list)
-    seen: set[str] = field(default_factory=set)
+class _Answers:
+    """The answers of traces, numbered as in packing (``pack.samples``)."""
 
-
-def _read_answers(paths: Iterable[Path], asked: Mapping[str, Question]) -> _Found:
-    found, numbers = _Found(), _Numbers()
-    unreferenced: list[str] = []
-    for path in paths:
-        for trace in read_traces(path):
-            question = asked.get(trace.question_id)
-            if question is None:
-                found.unknown.append(trace.question_id)
-                continue
-            number = numbers.of(trace)
-            found.seen.add(trace.question_id)
-            if not question.references:
-                unreferenced.append(trace.question_id)
-                continue
-            found.answers.append(
-                _Answer(trace.question_id, number, trace.answer, question.references)
-            )
-    if unreferenced:
-        raise ScoreError(
-            f"{len(unreferenced)} answered questions have no reference ({_named(unreferenced)}); "
-            "add references, or leave their traces out."
-        )
-    if not found.answers:
-        raise ScoreError(
-            f"no trace's question is among the {len(asked)} questions (traces: "
-            f"{_named(found.unknown)}; questions: {_named(list(asked))}); use the questions that "
-            "were asked."
-        )
-    return found
-
-
-class _Numbers:
-    """Numbers traces as packing does (``pack.samples``), so that scores match their samples."""
-
-    def __init__(self) -> None:
-        self._count: Counter[str] = Counter()
+    def __init__(self, asked: Mapping[str, Question]) -> None:
+        self.found: list[_Answer] = []
+        self.unknown: list[str] = []  # question ids
+        self.unreferenced: list[str] = []
+        self.count: Counter[str] = Counter()  # traces of each known question
+        self._asked = asked
         self._places: dict[tuple[str, int], str] = {}
         self._contents: dict[tuple[str, int], tuple[str, str]] = {}
 
-    def of(self, trace: Trace) -> int:
+    def add(self, trace: Trace) -> None:
+        question = self._asked.get(trace.question_id)
+        if question is None:
+            self.unknown.append(trace.question_id)
+            return
+        number = self._number(trace)
+        if question.references:
+            answer = _Answer(trace.question_id, number, trace.answer, question.references)
+            self.found.append(answer)
+        else:
+            self.unreferenced.append(trace.question_id)
+
+    def check(self) -> None:
+        if self.unreferenced:
+            raise ScoreError(
+                f"{len(self.unreferenced)} answered questions have no reference"
+                f" ({_named(self.unreferenced)}); add references, or leave their traces out."
+            )
+        if not self.found:
+            raise ScoreError(
+                f"no trace's question is among the {len(self._asked)} questions (traces: "
+                f"{_named(self.unknown)}; questions: {_named(list(self._asked))}); use the"
+                " questions that were asked."
+            )
+
+    def _number(self, trace: Trace) -> int:
         place = f"file {trace.file}, trace {trace.position}"
         if trace.trace_number is None:
             digest = xxhash.xxh3_64_intdigest(np.ascontiguousarray(trace.hidden).data)
@@ -223,10 +218,10 @@ class _Numbers:
                     f"{place}: question {trace.question_id} is answered by an earlier trace"
                     f" already, the same ({first}); leave the copy out."
                 )
-            number = self._count[trace.question_id]
+            number = self.count[trace.question_id]
         else:
             number = trace.trace_number
-        self._count[trace.question_id] += 1
+        self.count[trace.question_id] += 1
         earlier = self._places.setdefault((trace.question_id, number), place)
         if earlier != place:
             raise ScoreError(
