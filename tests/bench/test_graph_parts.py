@@ -14,13 +14,11 @@ from torch_geometric.data import Batch
 
 from wdsbench.bench.edges import MapShape, edges_part
 from wdsbench.bench.gnn import gnn_part, over_cut_layers, over_layers, over_union
-from wdsbench.bench.graph import graph_part
-from wdsbench.bench.graph_readers import per_layer
+from wdsbench.bench.graph import graph_part, per_layer
 from wdsbench.bench.graphs import GraphShape, graphs_in_memory
 from wdsbench.bench.part import Part, Settings
 from wdsbench.bench.parts import graph_parts, named
-from wdsbench.bench.plot import plot_parts
-from wdsbench.bench.report import as_json, print_part
+from wdsbench.bench.report import as_json, plot_parts, print_part
 from wdsbench.cli.main import main
 from wdsbench.detect.gnn import GNNDetector
 from wdsbench.detect.registry import DetectorShape

@@ -13,10 +13,9 @@ import torch
 from torch_geometric.data import Batch
 
 from wdsbench import TraceLoader
-from wdsbench.bench import graph_readers as readers
+from wdsbench.bench import graph as readers
 from wdsbench.bench.data import SHARDS_NAME
-from wdsbench.bench.graph import graph_bytes
-from wdsbench.bench.graph_readers import Graphs
+from wdsbench.bench.graph import Graphs, graph_bytes
 from wdsbench.bench.graphs import (
     GRAPHS,
     PT_NAME,

@@ -16,12 +16,10 @@ from wdsbench.bench.cold import cold_part
 from wdsbench.bench.data import Shape, TraceShape
 from wdsbench.bench.memory import memory_part
 from wdsbench.bench.opening import opening_part
-from wdsbench.bench.padded import last_part, padded_part
 from wdsbench.bench.part import Part, Settings
 from wdsbench.bench.parts import named, stream_parts
-from wdsbench.bench.plot import plot_parts
-from wdsbench.bench.report import as_json, print_part
-from wdsbench.bench.stream import stream_part
+from wdsbench.bench.report import as_json, plot_parts, print_part
+from wdsbench.bench.stream import last_part, padded_part, stream_part
 from wdsbench.errors import WdsbenchError
 
 OURS = ["ours-t1", "ours-t2", "ours-w2"]

@@ -11,7 +11,7 @@ import torch
 from wdsbench import TraceLoader
 from wdsbench.bench import readers
 from wdsbench.bench.data import PT_NAME, PT_SAMPLES, RAW_NAME, SHARDS_NAME, Shape, TraceShape
-from wdsbench.bench.expert import ExpertReader, ExpertTraces
+from wdsbench.bench.readers import ExpertReader, ExpertTraces
 
 # webdataset leaves shards to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

@@ -21,8 +21,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from torch_geometric.data import Batch
 
 from wdsbench.bench.data import SEED
-from wdsbench.bench.graph import graph_bytes
-from wdsbench.bench.graph_readers import Graphs, per_layer
+from wdsbench.bench.graph import Graphs, graph_bytes, per_layer
 from wdsbench.bench.graphs import GRAPHS, GraphShape, data_list, graph_trace
 from wdsbench.bench.part import THREADS, Part, Settings, measured_rates, value_of
 from wdsbench.bench.timing import Work

@@ -12,9 +12,8 @@ from wdsbench.bench.data import SHAPES
 from wdsbench.bench.gpu import gpu_part
 from wdsbench.bench.memory import memory_part
 from wdsbench.bench.opening import opening_part
-from wdsbench.bench.padded import last_part, padded_part
 from wdsbench.bench.part import Part, Settings
-from wdsbench.bench.stream import stream_part
+from wdsbench.bench.stream import last_part, padded_part, stream_part
 
 Measure = Callable[[Settings], Part]
 

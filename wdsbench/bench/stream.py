@@ -1,24 +1,41 @@
 """How fast do batches come out of shards? Bound by memory: a ``memcpy`` of the same float32 bytes.
 
-Parts A and S. Cases: ``memcpy`` (one thread, out of cache) is the ceiling of any reader that copies
-float32; ``kernel`` is the C++ decode from page cache to one buffer without Python,
-``kernel-pread`` the same with ``pread`` instead of a mapping; ``ours-t1``, ``ours-t2``,
-``ours-w2`` are the public iterator with shuffle, labels and ids, on one and two decode threads and
-with two worker processes; ``expert`` is the fifteen lines of ``bench/expert.py`` on two threads;
-the others are common practice. ``pt-map`` reads a whole file for nearly every sample, so it is
-stopped after a share of its epoch.
+Parts A and S: equal samples. B: whole traces as padded batches ``[B, L, Tmax, D]``, whose rates
+count padding. B-last: only the last token of every layer of B's shards; a reader of whole members
+reads T times too much.
+
+Cases: ``memcpy`` (one thread, out of cache) is the ceiling of any reader that copies float32;
+``kernel`` is the C++ decode from page cache to one buffer without Python, ``kernel-pread`` the same
+with ``pread`` instead of a mapping; ``ours-t1``, ``ours-t2``, ``ours-w2`` are the public iterator
+with shuffle, labels and ids, on one and two decode threads and with two worker processes;
+``expert`` is the expert baseline of ``bench/readers.py`` on two threads; the others are common
+practice. ``pt-map`` reads a whole file for nearly every sample, so it is stopped after a share of
+its epoch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from wdsbench.bench import readers
 from wdsbench.bench.ceiling import kernel, memcpy
-from wdsbench.bench.data import PT_SAMPLES, Shape, make_pt, make_raw, make_shards
-from wdsbench.bench.expert import ExpertReader
+from wdsbench.bench.data import (
+    PT_SAMPLES,
+    TRACES,
+    Shape,
+    TraceShape,
+    make_pt,
+    make_raw,
+    make_raw_traces,
+    make_shards,
+    make_trace_shards,
+)
 from wdsbench.bench.part import WORKERS, Part, Settings, loader_cases, rates_part
+from wdsbench.bench.readers import ExpertTraces
 from wdsbench.bench.timing import Work, consumed, states_in
 
 #: Duration of a repeat of ``pt-map``.
@@ -39,7 +56,7 @@ def _cases(shape: Shape, folder: Path, settings: Settings) -> dict[str, Callable
     states = (shape.layers, shape.features)
     batch, samples = shape.batch_size, shape.samples
 
-    expert = ExpertReader(raw, states, batch)
+    expert = readers.ExpertReader(raw, states, batch)
     by_number = readers.PtMap(pt, samples, PT_SAMPLES)
     cases: dict[str, Callable[[], Work]] = {
         "memcpy": memcpy(),
@@ -62,3 +79,68 @@ def _cases(shape: Shape, folder: Path, settings: Settings) -> dict[str, Callable
         cases["webdataset-w2"] = lambda: consumed(shard_workers, samples)
         cases["pt-iterable-w2"] = lambda: consumed(readers.states_of(file_workers), samples)
     return cases
+
+
+Batches = Iterator[torch.Tensor]
+
+
+def padded_part(settings: Settings, shape: TraceShape = TRACES) -> Part:
+    """Return the rates of whole traces, padded."""
+    return _rates(
+        shape.scaled(settings.scale),
+        settings,
+        "all tokens, padded",
+        {"tokens": "all", "layout": "pad"},
+        expert=lambda traces: (states for states, _ in traces),
+        plain=readers.webdataset_plain_padded,
+        tuned=readers.webdataset_tuned_padded,
+    )
+
+
+def last_part(settings: Settings, shape: TraceShape = TRACES) -> Part:
+    """Return the rates of the last token of every trace."""
+    return _rates(
+        shape.scaled(settings.scale),
+        settings,
+        "the last token of each",
+        {"tokens": "last_answer", "layout": "stack"},
+        expert=ExpertTraces.last_tokens,
+        plain=readers.webdataset_plain_last,
+        tuned=readers.webdataset_tuned_last,
+        name=f"{shape.name}-last",
+        measure="samples_per_s",
+        unit="samples/s",
+        baseline="webdataset-tuned",
+    )
+
+
+def _rates(
+    shape: TraceShape,
+    settings: Settings,
+    title: str,
+    ours: Mapping[str, str],
+    *,
+    expert: Callable[[ExpertTraces], Batches],
+    plain: Callable[..., Batches],
+    tuned: Callable[..., Batches],
+    **words: Any,
+) -> Part:
+    """Return the rates of the loader with arguments ``ours``, and of the other readers."""
+    folder, batch, sizes = settings.data / shape.folder_name, shape.batch_size, shape.state_shape
+    shards = make_trace_shards(shape, folder, settings.progress)
+    traces = ExpertTraces(make_raw_traces(shape, folder), shape.tokens, *sizes, batch)
+
+    def epoch(batches: Batches) -> Work:
+        return consumed(batches, shape.samples)
+
+    whole = ours["tokens"] == "all"
+    cases = {
+        **({"memcpy": memcpy(shape.padded_batch_bytes)} if whole else {}),
+        **loader_cases(shards, batch, lambda batches: epoch(states_in(batches)), **ours),
+        "expert": lambda: epoch(expert(traces)),
+        "webdataset": lambda: epoch(plain(shards, batch)),
+        "webdataset-tuned": lambda: epoch(tuned(shards, batch, *sizes)),
+    }
+    size = f"[{shape.layers}, {shape.shortest}..{shape.longest}, {shape.features}]"
+    title = f"{shape.samples:,} x {size}, batch {batch}, {title}"
+    return rates_part(shape, settings, cases, title, **words)

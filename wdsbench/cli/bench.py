@@ -57,8 +57,7 @@ def bench_command(options: BenchOptions) -> None:
     """
     from wdsbench.bench import parts
     from wdsbench.bench.part import Settings
-    from wdsbench.bench.plot import check_plot_path, plot_parts
-    from wdsbench.bench.report import as_json, print_part
+    from wdsbench.bench.report import as_json, check_plot_path, plot_parts, print_part
     from wdsbench.files import write_json
 
     cases = SCENARIOS[options.scenario] if options.cases is None else options.cases

@@ -1,11 +1,12 @@
-"""``wdsbench inspect``."""
+"""``wdsbench inspect`` and ``view``."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from wdsbench.cli.terminal import bar, print_json, print_table, say, say_rest, size_text
+from wdsbench.cli.terminal import bar, print_json, print_table, say, say_rest, size_text, stderr
 from wdsbench.jobs.inspect import InspectJob, inspect
+from wdsbench.jobs.view import ViewJob, view
 
 #: Shards and files that are printed; --json lists all.
 _SHOWN = 40
@@ -199,3 +200,28 @@ def _number(value: Any) -> str:
     if value is None:
         return ""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def view_command(options: ViewJob, as_json: bool) -> None:
+    """Draw one trace: attention graph and map, norms of the states, a detector's scores.
+
+    Example: wdsbench view shards/ --question hamahor-captain --layers 0,3,5 --out page.html
+    """
+    drawn = view(options)
+    size = drawn.path.stat().st_size
+    if as_json:
+        print_json(
+            {
+                "out": str(drawn.path),
+                "trace": drawn.trace,
+                "layers": drawn.layers,
+                "panels": drawn.panels,
+                "bytes": size,
+                "notes": drawn.notes,
+            }
+        )
+        return
+    say(f"{drawn.trace}: {drawn.description}")
+    for note in drawn.notes:
+        say(f"  note: {note}", stderr)
+    say(f"  {drawn.path} ({size / 1e6:.1f} MB)", stderr)

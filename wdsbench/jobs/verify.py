@@ -50,6 +50,8 @@ class VerifyJob(ModelOptions):
             )
         if (self.recompute is None) != (self.model is None):
             raise ValueError("--recompute N and --model M must be given together.")
+        if self.recompute is not None and self.recompute < 1:
+            raise ValueError(f"recompute is {self.recompute} traces; must be at least 1.")
         if self.threads is not None and self.threads < 1:
             raise ValueError(f"--threads is {self.threads}; must be at least 1.")
         if self.repair and (len(self.sources) > 1 or self.fast or self.recompute is not None):

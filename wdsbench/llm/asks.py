@@ -38,13 +38,7 @@ class PromptBatch:
 def make_asks(
     config: Any, tokenizer: Any, questions: Sequence[Question], options: TraceOptions
 ) -> list[Ask]:
-    """Return ``answers_per_question`` asks for each question, in the order of the questions.
-
-    ``config`` is the model's configuration.
-
-    Raises:
-        ModelError: The tokenizer has no chat template, or its template refuses the prompt.
-    """
+    """Return ``answers_per_question`` asks for each question, in the order of the questions."""
     texts = [options.template.replace(TEMPLATE_SLOT, question.question) for question in questions]
     if options.chat:
         texts = [_in_chat(tokenizer, text, options.system) for text in texts]

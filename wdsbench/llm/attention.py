@@ -36,8 +36,8 @@ class RefusedTraceError(ModelError):
 class BatchMaps:
     """Attention of one batch, reduced layer by layer.
 
-    ``samples`` holds (question id, tokens of the prompt, tokens of the answer) of each row; the
-    batch is padded on the right. ``layers`` are those to keep (None: all).
+    ``samples`` holds (question id, tokens of the prompt, tokens of the answer) of each row of a
+    batch that is padded on the right. ``layers`` are those to keep (None: all).
     """
 
     def __init__(
@@ -81,11 +81,7 @@ class BatchMaps:
         )
 
     def raw(self, row: int) -> dict[str, Any]:
-        """Return the row's attention as keys of a raw trace.
-
-        Raises:
-            RefusedTraceError: A map does not hold probabilities.
-        """
+        """Return the row's attention as keys of a raw trace."""
         if row in self._refused:
             raise self._refused[row]
         raw: dict[str, Any] = {}

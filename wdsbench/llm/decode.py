@@ -28,16 +28,14 @@ def generate(
     tokenizer: Any,
     prompts: Sequence[list[int]],
     max_new_tokens: int,
-    decoding: Decoding | None = None,
+    decoding: Decoding,
     names: Sequence[tuple[str, int]] = (),
 ) -> Iterator[tuple[list[int], bool, bool]]:
     """Yield (answer tokens, finished, empty) for each prompt.
 
-    Prompts are padded on the left and asked together if the model ignores padding, else one by one.
-    Without ``decoding`` answers are greedy; ``sample`` needs ``names``, the (question id, trace
-    number) of each prompt.
+    Prompts are asked together if the model ignores padding, else one by one. ``sample`` needs
+    ``names``, the (question id, trace number) of each prompt.
     """
-    decoding = decoding or Decoding()
     assert decoding.decode != "sample" or len(names) == len(prompts)
     ends = _end_tokens(model, tokenizer)
     together = len(prompts) == 1 or _ignores_padding(model, tokenizer, min(prompts, key=len))
@@ -48,17 +46,15 @@ def generate(
             processors.append(_Draws(decoding, names[start : start + size]))
         batch = prompts[start : start + size]
         longest = max(map(len, batch))
-        out = _generate(
-            model,
-            tokenizer,
-            batch,
-            longest,
-            logits_processor=processors,
-            max_new_tokens=max_new_tokens,
-            num_beams=decoding.beams if decoding.decode == "beam" else 1,
-        )
+        beams = decoding.beams if decoding.decode == "beam" else 1
+        lengths = {"max_new_tokens": max_new_tokens, "num_beams": beams}
+        out = _generate(model, tokenizer, batch, longest, processors, **lengths)
         for row in out[:, longest:].tolist():
-            yield _ended(ends, row)
+            stop = next((place for place, token in enumerate(row) if token in ends), None)
+            if stop == 0:
+                yield row[:1], True, True
+            else:
+                yield row[:stop], stop is not None, False
 
 
 def _ignores_padding(model: Any, tokenizer: Any, prompt: list[int]) -> bool:
@@ -69,20 +65,13 @@ def _ignores_padding(model: Any, tokenizer: Any, prompt: list[int]) -> bool:
     """
     known = _IGNORES_PADDING.get(model)
     if known is None:
+        settings = {"max_new_tokens": 1, "num_beams": 1, "output_logits": True}
+        widths = (len(prompt), len(prompt) + 1)
         alone, padded = (
-            _generate(
-                model,
-                tokenizer,
-                [prompt],
-                len(prompt) + padding,
-                max_new_tokens=1,
-                num_beams=1,
-                output_logits=True,
-                return_dict_in_generate=True,
-            )
+            _generate(model, tokenizer, [prompt], width, return_dict_in_generate=True, **settings)
             .logits[0]
             .float()
-            for padding in (0, 1)
+            for width in widths
         )
         finite = alone.isfinite() & padded.isfinite()
         if not finite.any():  # the states of this prompt are NaN, with and without padding
@@ -98,8 +87,7 @@ def _generate(
     tokenizer: Any,
     prompts: Sequence[list[int]],
     width: int,
-    *,
-    logits_processor: LogitsProcessorList | None = None,
+    processors: LogitsProcessorList | None = None,
     **settings: Any,
 ) -> Any:
     """Generate after prompts that are padded on the left to ``width``."""
@@ -129,14 +117,8 @@ def _generate(
             input_ids=ids.to(model.device),
             attention_mask=mask.to(model.device),
             generation_config=chosen,
-            logits_processor=logits_processor or LogitsProcessorList(),
+            logits_processor=processors or LogitsProcessorList(),
         )
-
-
-def _ended(ends: set[int], row: list[int]) -> tuple[list[int], bool, bool]:
-    """Return (answer tokens, finished, empty) of generated tokens."""
-    stop = next((place for place, token in enumerate(row) if token in ends), None)
-    return (row[:1], True, True) if stop == 0 else (row[:stop], stop is not None, False)
 
 
 class _Draws(LogitsProcessor):

@@ -22,7 +22,7 @@ import json
 import os
 import pickle
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -126,8 +126,7 @@ def _apply(state: JournalState, line: dict[str, Any]) -> None:
 class Journal:
     """Writes the journal of one run in ``folder`` and the part of the current file.
 
-    ``settings`` are JSON values that determine the content; ``state`` is that of an earlier run
-    with the same settings (:func:`read_journal`).
+    ``state`` is that of an earlier run with the same settings (:func:`read_journal`).
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], state: JournalState) -> None:
@@ -180,10 +179,7 @@ class Journal:
                 "file": record.file,
                 "part_bytes": self._part.tell(),
                 "traces": record.traces,
-                "failed": [
-                    [one.place, one.question_id, one.trace_number, one.reason]
-                    for one in record.failed
-                ],
+                "failed": [astuple(one) for one in record.failed],
                 "counts": record.counts,
             }
         )
@@ -264,9 +260,5 @@ def write_failures(folder: Path, failures: Sequence[Failure]) -> None:
         return
     with atomic_file(path) as file:
         for one in sorted(failures, key=lambda failure: failure.place):
-            line = {
-                "question_id": one.question_id,
-                "trace_number": one.trace_number,
-                "reason": one.reason,
-            }
+            line = {name: value for name, value in vars(one).items() if name != "place"}
             file.write(json.dumps(line, ensure_ascii=False).encode("utf-8", "replace") + b"\n")

@@ -130,12 +130,7 @@ def _right_label(source: str, names: dict[int, str], wanted: str | None) -> int 
 
 
 def load_judges(options: ScoreOptions) -> dict[str, Judge]:
-    """Load the models of ``options.model``; return them by column.
-
-    Raises:
-        ValueError: Two columns have the same name.
-        ModelError: A model cannot be loaded.
-    """
+    """Load the models of ``options.model``; return them by column."""
     named = [_column_and_path(text) for text in options.model]
     columns = [column for column, _ in named]
     if len(set(columns)) < len(columns):

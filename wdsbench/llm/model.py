@@ -34,10 +34,9 @@ def load_model(path: str | Path, options: ModelOptions | None = None) -> tuple[A
     the left, so that batched generation continues every prompt at its end. It pads with the
     end-of-sequence token if it has no pad token.
 
-    Args:
-        path: A folder in the transformers format, or a model's name on its hub.
-        options: For a quantised model ``dtype`` is that of the computation (8bit: always float16).
-            Remote code runs only with ``trust_remote_code``, with the rights of this process.
+    ``path`` is a folder in the transformers format, or a name on its hub. For a quantised model
+    ``dtype`` is that of the computation (8bit: always float16). Remote code runs only with
+    ``trust_remote_code``, with the rights of this process.
 
     Raises:
         ValueError: The device does not exist.
@@ -89,12 +88,7 @@ def load_model(path: str | Path, options: ModelOptions | None = None) -> tuple[A
 def loading(
     source: str, verb: str = "loaded", reason: Callable[[Exception], str] | None = None
 ) -> Iterator[None]:
-    """Raise every error within as ModelError, and keep transformers from writing to the terminal.
-
-    Raises:
-        ModelError: ``source`` is not an existing folder and cannot be a name on the hub, or
-            loading failed.
-    """
+    """Raise every error within as ModelError; keep transformers from writing to the terminal."""
     if (source.startswith((".", "/", "~")) or source.count("/") > 1) and not Path(source).is_dir():
         raise ModelError(f"model {source}: there is no such folder.")
     try:
@@ -138,10 +132,7 @@ def check_weights(source: str, loaded: Mapping[str, Any], purpose: str) -> None:
 
 
 def model_fingerprint(model: Any) -> str:
-    """Return a digest (16 hex digits) of configuration, dtype and some weights.
-
-    The weights are the first values of the first and of the last parameter.
-    """
+    """Return a digest (16 hex digits) of configuration, dtype, and first and last weights."""
     config = {
         name: value for name, value in model.config.to_dict().items() if name not in _NOT_THE_MODEL
     }

@@ -113,11 +113,7 @@ class Probe:
 
 
 def load_size(path: str | Path, revision: str | None = None) -> tuple[Any, ModelSize, Any]:
-    """Return configuration, sizes and tokenizer of a model without loading its weights.
-
-    Raises:
-        ModelError: They cannot be read, or the configuration lacks the sizes.
-    """
+    """Return configuration, sizes and tokenizer of a model without loading its weights."""
     source = str(path)
     words: dict[str, Any] = {"trust_remote_code": False, "revision": revision or "main"}
     with loading(source, "read"):

@@ -36,12 +36,7 @@ class StoredTrace:
 
 
 def pick_from_dataset(source: DatasetIndex, count: int, seed: int = 0) -> list[StoredTrace]:
-    """Return ``count`` random samples of a data set, or all if it has fewer.
-
-    Raises:
-        ShardError: A sample cannot be read; ``wdsbench verify`` lists what is damaged.
-    """
-    _check_count(count)
+    """Return ``count`` random samples of a data set, or all if it has fewer."""
     rows = np.random.default_rng(seed).permutation(len(source))[:count]
     return [_from_shard(source, int(row)) for row in np.sort(rows)]
 
@@ -51,11 +46,7 @@ def pick_from_raw(patterns: Sequence[str | Path], count: int, seed: int = 0) -> 
 
     At most ``count`` files are read. Files are drawn uniformly, then traces within each, so that
     traces of short files are a little more likely.
-
-    Raises:
-        TraceError: A file cannot be read, or a trace in it is bad.
     """
-    _check_count(count)
     random = np.random.default_rng(seed)
     files = expand_patterns(patterns)
     drawn = random.integers(0, len(files), count).tolist()
@@ -71,11 +62,6 @@ def pick_from_raw(patterns: Sequence[str | Path], count: int, seed: int = 0) -> 
                 kept[slot : slot + 1] = [_from_raw(trace)]
         picked += kept
     return picked
-
-
-def _check_count(count: int) -> None:
-    if count < 1:
-        raise ValueError(f"recompute is {count} traces; must be at least 1.")
 
 
 def _from_raw(trace: Any) -> StoredTrace:
