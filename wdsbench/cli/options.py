@@ -16,7 +16,10 @@ from typing import Any
 
 import typer
 
-from wdsbench.cli.terminal import all_words, words
+from wdsbench.cli.terminal import words
+
+INTEGERS = tuple[int, ...]
+WORDS = tuple[str, ...]
 
 
 def command_of(run: Callable[..., None]) -> Callable[..., None]:
@@ -29,7 +32,7 @@ def command_of(run: Callable[..., None]) -> Callable[..., None]:
     kind = hints["options"]
     types_of = typing.get_type_hints(kind)
     shown = [field for field in dataclasses.fields(kind) if field.metadata.get("help")]
-    shown.sort(key=lambda field: not _required(field))
+    shown.sort(key=lambda field: field.default is not dataclasses.MISSING)
     parameters = [_parameter(field, types_of[field.name]) for field in shown]
     if "as_json" in hints:
         info = typer.Option(False, "--json", help="Print the report as one line of JSON.")
@@ -50,13 +53,13 @@ def command_of(run: Callable[..., None]) -> Callable[..., None]:
 
 def _parameter(field: dataclasses.Field[Any], kind: Any) -> inspect.Parameter:
     metadata = field.metadata
-    default: Any = ... if _required(field) else field.default
+    default: Any = ... if field.default is dataclasses.MISSING else field.default
     plain, optional = _without_none(kind)
     flag, value = _flag(field), f"<{plain.__name__.lower()}>"
-    if _is_integers(plain):
+    if plain == INTEGERS:
         default = ",".join(map(str, default)) if isinstance(default, tuple) else default
         plain, value = str, "<int,...>"
-    elif _is_words(plain):
+    elif plain == WORDS:
         plain = list[str]
         default = list(default) if isinstance(default, tuple) else default
         value = "<str,...>" if metadata.get("comma") else "<str>"
@@ -80,27 +83,23 @@ def _value(field: dataclasses.Field[Any], kind: Any, given: Any) -> Any:
     flag = _flag(field)
     if given is None:
         return None
-    if _is_integers(plain):
+    if plain == INTEGERS:
         try:
             return tuple(int(word) for word in words(given))
         except ValueError:
             raise ValueError(
                 f"{flag} {given!r} is not a comma list of integers; write {flag} 0,15."
             ) from None
-    if _is_words(plain) and field.metadata.get("comma"):
-        found = all_words(given)
+    if plain == WORDS and field.metadata.get("comma"):
+        found = [word for text in given for word in words(text)]
         if not found:
             raise ValueError(f"{flag} {','.join(given)!r} is empty; pass none to keep none.")
         return () if found == ["none"] else tuple(found)
-    return tuple(given) if _is_words(plain) else given
+    return tuple(given) if plain == WORDS else given
 
 
 def _flag(field: dataclasses.Field[Any]) -> str:
     return str(field.metadata.get("flag") or f"--{field.name.replace('_', '-')}")
-
-
-def _required(field: dataclasses.Field[Any]) -> bool:
-    return field.default is dataclasses.MISSING
 
 
 def _without_none(kind: Any) -> tuple[Any, bool]:
@@ -109,11 +108,3 @@ def _without_none(kind: Any) -> tuple[Any, bool]:
         return kind, False
     plain = [each for each in typing.get_args(kind) if each is not type(None)]
     return plain[0], len(plain) < len(typing.get_args(kind))
-
-
-def _is_integers(kind: Any) -> bool:
-    return bool(kind == tuple[int, ...])
-
-
-def _is_words(kind: Any) -> bool:
-    return bool(kind == tuple[str, ...])

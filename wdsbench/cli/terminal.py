@@ -105,8 +105,3 @@ def size_text(size: float) -> str:
 def words(text: str) -> list[str]:
     """Return the entries of a comma list: ``"lstm,gnn"`` -> ``["lstm", "gnn"]``."""
     return [word.strip() for word in text.split(",") if word.strip()]
-
-
-def all_words(texts: Sequence[str]) -> list[str]:
-    """Return the entries of a repeatable option, each a comma list."""
-    return [word for text in texts for word in words(text)]

@@ -42,29 +42,17 @@ from wdsbench.traces.files import FAILURES_NAME, JOURNAL_NAME
 
 @dataclass(frozen=True)
 class ExtractReport:
-    """Result of an extraction.
+    """Result of an extraction."""
 
-    Attributes:
-        files: Existing trace files, in the questions' order.
-        traces: Traces written.
-        tokens: Tokens of all traces, prompts and answers.
-        empty_answers: Answers that consist of the end-of-sequence token; it is kept as their token.
-        unfinished_answers: Answers cut at ``max_new_tokens``.
-        wide_traces: Traces stored in float32 because a state exceeds float16.
-        failed: Answers that gave no trace; ``failures.jsonl`` lists them with the reason.
-        resumed: Traces written by an earlier run, included in ``traces``.
-        removed: Trace files removed on request of a sink, in this run or an earlier one.
-    """
-
-    files: tuple[Path, ...]
+    files: tuple[Path, ...]  # existing trace files, in the questions' order
     traces: int
-    tokens: int
-    empty_answers: int
-    unfinished_answers: int
-    wide_traces: int
-    failed: int = 0
-    resumed: int = 0
-    removed: int = 0
+    tokens: int  # of prompts and answers
+    empty_answers: int  # answers that are the end-of-sequence token, which is kept
+    unfinished_answers: int  # answers cut at ``max_new_tokens``
+    wide_traces: int  # traces stored in float32 because a state exceeds float16
+    failed: int = 0  # answers that gave no trace; ``failures.jsonl`` has the reasons
+    resumed: int = 0  # traces of an earlier run, included in ``traces``
+    removed: int = 0  # trace files removed for a sink, in this run or an earlier one
 
 
 def extract(
@@ -96,15 +84,8 @@ def extract(
     - ``layers`` if layers were chosen, ``states_of`` if tokens were chosen, ``trace_number`` if a
       question has several answers.
 
-    Args:
-        model: A causal model with ``eager`` attention (``load_model``).
-        tokenizer: Its tokenizer.
-        questions: Questions to ask.
-        out_dir: Folder of the trace files; created if missing.
-        options: See :class:`ExtractOptions`.
-        sink: Receives complete trace files and names those to remove. Resuming after a removal
-            needs a journal.
-        progress: Wraps the batches.
+    The model needs ``eager`` attention (``load_model``). A ``sink`` receives complete trace files
+    and names those to remove; resuming after a removal needs a journal.
 
     Raises:
         ValueError: There are no questions, ``out_dir`` holds batch files already, or its
@@ -134,14 +115,8 @@ def extract(
     if sink is not None:
         sink.begin()
     reader = StateReader(model, tokenizer, options.rules, options.layers, options.tokens)
-    run = ExtractRun(
-        out_dir,
-        reader,
-        options,
-        [failure_of(ask, str(ask.refusal)) for ask in refused],
-        len(refused),
-        sink=sink,
-    )
+    failures = [failure_of(ask, str(ask.refusal)) for ask in refused]
+    run = ExtractRun(out_dir, reader, options, failures, len(refused), sink)
     batches = list(plan_batches(asks, options.traces_per_file, options.batch_size))
     with ExitStack() as stack:
         stack.enter_context(threads_for(model))

@@ -197,12 +197,7 @@ class _Named:
 
 
 def load_questions(source: str | Path, limit: int | None = None) -> list[Question]:
-    """Return the first ``limit`` questions of a file or of a public data set.
-
-    Raises:
-        QuestionError: The file or the data set cannot be read.
-        ValueError: ``limit`` is below 1.
-    """
+    """Return the first ``limit`` questions of a file or of a public data set."""
     name = str(source)
     if name not in _NAMED:
         return read_questions(Path(source), limit)

@@ -6,11 +6,7 @@
 If a question has several answers, a column ``trace`` (0, 1, ...) follows ``question_id``. Traces
 without a number of their own are numbered as in packing: in order of appearance in the files, which
 are sorted by path. Score the files that are packed in one run, since packing refuses rows that may
-belong to another trace (module ``pack.labels``). Packing uses ``abstained`` as a score only on
-request.
-
-The scores of single files (``score_part``) can be joined (``join_parts``) to the bytes of one run
-over all files.
+belong to another trace (module ``pack.labels``).
 """
 
 from __future__ import annotations
@@ -102,8 +98,7 @@ def score_traces(
     ``judges`` are models that score, by column; None: load those of ``options.model``.
 
     Raises:
-        ValueError: ``out_csv`` is a folder, its folder cannot be created, or two columns have the
-            same name.
+        ValueError: ``out_csv`` cannot be written, or two columns have the same name.
         TraceError: A trace file or a trace cannot be used.
         ScoreError: A trace's question has no reference, two traces are the same answer, or no trace
             has a question at all. Nothing is written then.
@@ -247,13 +242,7 @@ def _named(ids: Sequence[str]) -> str:
 
 
 def score_part(file: Path, questions: Sequence[Question]) -> Path:
-    """Score one trace file into a hidden CSV beside it, if that is missing, and return its path.
-
-    Raises:
-        TraceError: The file or a trace cannot be used.
-        ScoreError: A trace's question is unknown or has no reference, or both the file and its
-            scores are missing.
-    """
+    """Score one trace file into a hidden CSV beside it, if that is missing, and return its path."""
     part = file.with_name(f".{file.name}{_PART_SUFFIX}")
     if not part.exists():
         if not file.exists():

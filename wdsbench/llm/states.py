@@ -55,11 +55,7 @@ class StateReader:
     def outcomes(
         self, answered: Sequence[Answered]
     ) -> Iterator[dict[str, Any] | RefusedTraceError]:
-        """Yield the raw trace of each answered question, or its error.
-
-        Raises:
-            ModelError: The model does not return states or attention.
-        """
+        """Yield the raw trace of each answered question, or its error."""
         tokens = [item.prompt + item.answer for item in answered]
         longest = max(map(len, tokens))
         ids = torch.full((len(tokens), longest), self.tokenizer.pad_token_id)

@@ -250,9 +250,8 @@ def failure_of(ask: Ask, reason: str) -> Failure:
 def threads_for(model: Any) -> Iterator[None]:
     """Run a small model on the CPU in one thread; restore torch's setting afterwards.
 
-    Its operations take less time than waking a second thread, and OpenMP's threads spin while they
-    wait. Measured on two busy cores, 500 questions to 1.2 M parameters took 15 s with two threads
-    and 2.3 s with one.
+    Its operations take less time than waking a second thread: on two busy cores, 500 questions to
+    1.2 M parameters took 15 s with two threads and 2.3 s with one.
     """
     threads = torch.get_num_threads()
     if model.device.type == "cpu" and model.num_parameters() < _ONE_THREAD_PARAMETERS:
