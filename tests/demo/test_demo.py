@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from wdsbench.demo.options import DemoOptions
+from wdsbench.demo import DemoOptions
 from wdsbench.demo.run import MODEL, QUESTIONS, run_demo
 from wdsbench.detect.registry import DETECTOR_NAMES
 from wdsbench.errors import DetectorError, PackError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from wdsbench.cli.terminal import bar, print_json, say, stderr, stdout
-from wdsbench.demo.options import DemoOptions
+from wdsbench.demo import DemoOptions
 
 
 def demo_command(options: DemoOptions, as_json: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from wdsbench.cli.terminal import bar, print_json, print_table, say, say_rest, size_text, stderr
-from wdsbench.jobs.inspect import InspectJob, inspect
+from wdsbench.jobs.verify import InspectJob, inspect
 from wdsbench.jobs.view import ViewJob, view
 
 #: Shards and files that are printed; --json lists all.

@@ -15,11 +15,10 @@ import typer
 import wdsbench
 from wdsbench.cli.bench import bench_command
 from wdsbench.cli.demo import demo_command
-from wdsbench.cli.extract import extract_command, score_command
+from wdsbench.cli.extract import extract_command, plan_command, score_command
 from wdsbench.cli.inspect import inspect_command, view_command
 from wdsbench.cli.options import command_of
 from wdsbench.cli.pack import pack_command, relabel_command, unpack_command
-from wdsbench.cli.plan import plan_command
 from wdsbench.cli.train import predict_command, train_command
 from wdsbench.cli.verify import verify_command
 from wdsbench.errors import WdsbenchError

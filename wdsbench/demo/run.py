@@ -17,7 +17,7 @@ from typing import Any
 
 import wdsbench
 from wdsbench import jobs
-from wdsbench.demo.options import DemoOptions
+from wdsbench.demo import DemoOptions
 from wdsbench.errors import PackError
 from wdsbench.files import atomic_file, write_whole
 from wdsbench.progress import Progress, no_progress

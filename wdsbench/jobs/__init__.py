@@ -5,13 +5,11 @@ are those of the command. Importing this package imports neither torch nor trans
 that need them import them when they run.
 """
 
-from wdsbench.jobs.extract import ExtractJob, extract
-from wdsbench.jobs.inspect import InspectJob, inspect
+from wdsbench.jobs.extract import ExtractJob, ScoreJob, extract, score
 from wdsbench.jobs.pack import PackJob, RelabelJob, UnpackJob, pack, relabel, unpack
 from wdsbench.jobs.plan import PlanJob, plan
-from wdsbench.jobs.score import ScoreJob, score
 from wdsbench.jobs.train import PredictJob, TrainJob, predict, train
-from wdsbench.jobs.verify import VerifyJob, verify
+from wdsbench.jobs.verify import InspectJob, VerifyJob, inspect, verify
 from wdsbench.jobs.view import ViewJob, view
 
 __all__ = [

@@ -1,13 +1,13 @@
-"""Checks of a data set or of raw traces, and repair of a damaged data set."""
+"""Contents and checks of a data set or of raw traces, and repair of a damaged data set."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from wdsbench.cores import usable_cores
-from wdsbench.jobs.sources import names_shards, open_sources
 from wdsbench.llm.options import ModelOptions
 from wdsbench.options import option, part_of
 from wdsbench.progress import Progress, no_progress
@@ -16,19 +16,58 @@ if TYPE_CHECKING:
     from wdsbench.llm.recompute import RecomputeReport
     from wdsbench.shards.check.repair import RepairReport
     from wdsbench.shards.check.verify import VerifyReport
+    from wdsbench.shards.read.index import DatasetIndex
     from wdsbench.traces.verify import RawReport
 
     Checked: TypeAlias = VerifyReport | RawReport
+
+
+_SOURCES = "Folder of a data set, tar files, or raw traces (paths or quoted patterns)."
+
+
+@dataclass(frozen=True, kw_only=True)
+class InspectJob:
+    """Options of :func:`inspect`."""
+
+    sources: tuple[str, ...] = option(help=_SOURCES, argument=True)
+    sample: str | None = option(None, "Show one sample: its member key or question id.")
+    ranges: int = option(16, "For a data set: random samples whose value ranges are measured.")
+    seed: int = option(0, "Seed of the choice of these samples.")
+
+    def __post_init__(self) -> None:
+        if self.ranges < 0:
+            raise ValueError(f"--ranges is {self.ranges}; must be at least 0.")
+
+
+def inspect(job: InspectJob, *, progress: Progress = no_progress) -> dict[str, Any]:
+    """Return keys, shapes, dtypes, sizes, ranges, token counts and classes as JSON values.
+
+    The key ``kind`` is ``dataset``, ``sample``, ``raw`` or ``raw sample``.
+
+    Raises:
+        ShardError, TraceError: The data cannot be read.
+        ValueError: There is no such sample.
+    """
+    from wdsbench.view import inspect as view
+    from wdsbench.view import inspect_raw as raw_view
+
+    sources = list(job.sources)
+    if not _names_shards(sources):
+        if job.sample is not None:
+            return raw_view.inspect_raw_sample(sources, job.sample)
+        return raw_view.inspect_raw(sources, progress=progress)
+    index = _open_sources(sources)
+    if job.sample is not None:
+        return view.inspect_sample(index, job.sample)
+    name = ", ".join(sources)
+    return view.inspect_dataset(index, name, range_samples=job.ranges, seed=job.seed)
 
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyJob(ModelOptions):
     """Options of :func:`verify`."""
 
-    sources: tuple[str, ...] = option(
-        help="Folder of a data set, tar files, or raw traces (paths or quoted patterns).",
-        argument=True,
-    )
+    sources: tuple[str, ...] = option(help=_SOURCES, argument=True)
     fast: bool = option(False, "For a data set: check sizes, headers and the table only.")
     repair: bool = option(False, "For a data set: write its intact samples to --out.")
     out: Path | None = option(None, "For --repair: folder of the new data set.")
@@ -79,7 +118,7 @@ def verify(job: VerifyJob, *, progress: Progress = no_progress) -> Verified | Re
         ShardError, TraceError: The data cannot be opened.
         ValueError: An option does not apply to this kind of data.
     """
-    shards = names_shards(job.sources)
+    shards = _names_shards(job.sources)
     if job.out is not None:
         if not shards:
             raise ValueError("--repair needs one data set, without --fast and --recompute.")
@@ -116,8 +155,39 @@ def _recomputed(job: VerifyJob, shards: bool, progress: Progress) -> RecomputeRe
     assert job.model is not None
     assert job.recompute is not None
     if shards:
-        traces = pick_from_dataset(open_sources(job.sources), job.recompute, job.seed)
+        traces = pick_from_dataset(_open_sources(job.sources), job.recompute, job.seed)
     else:
         traces = pick_from_raw(list(job.sources), job.recompute, job.seed)
     model, tokenizer = load_model(job.model, part_of(ModelOptions, job))
     return recompute(traces, model, tokenizer, layers=job.layers, progress=progress)
+
+
+def _names_shards(sources: Sequence[str]) -> bool:
+    """Return True for a data set or tar files, False for raw traces.
+
+    A folder is a data set if it has an index, tar files, or the mark of an unfinished data set.
+
+    Raises:
+        ValueError: The sources are of both kinds, or several with a data set among them.
+    """
+    kinds = [source.endswith(".tar") or _is_dataset(source) for source in sources]
+    if any(kinds) and not all(kinds):
+        raise ValueError(f"{', '.join(sources)}: pass shards or raw traces, not both.")
+    if all(kinds) and len(kinds) > 1 and any(map(_is_dataset, sources)):
+        raise ValueError(f"{', '.join(sources)}: pass one data set at a time.")
+    return all(kinds)
+
+
+def _open_sources(sources: Sequence[str]) -> DatasetIndex:
+    """Return the index of one data set or of tar files."""
+    from wdsbench.shards.read.open import open_index
+
+    return open_index(sources[0] if len(sources) == 1 else sources)
+
+
+def _is_dataset(source: str) -> bool:
+    folder = Path(source)
+    if not folder.is_dir():
+        return False
+    names = ("index.json", ".wdsbench-unfinished")
+    return any((folder / name).exists() for name in names) or any(folder.glob("*.tar"))
