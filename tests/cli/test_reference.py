@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import runpy
+from pathlib import Path
+
 import typer
 
 from wdsbench.cli.main import app
-from wdsbench.cli.reference import reference
+
+TOOL = Path(__file__).parents[2] / "tools" / "write_cli_reference.py"
 
 
 def test_every_command_and_option_is_on_the_page() -> None:
-    sections = {part.split("\n", 1)[0]: part for part in reference().split("\n## wdsbench ")[1:]}
+    page = runpy.run_path(str(TOOL))["reference"]()
+    sections = {part.split("\n", 1)[0]: part for part in page.split("\n## wdsbench ")[1:]}
     group = typer.main.get_command(app)
     assert list(sections) == list(group.commands)  # type: ignore[attr-defined]
     for name, command in group.commands.items():  # type: ignore[attr-defined]

@@ -118,7 +118,6 @@ class _Trainer:
         return states, torch.zeros(shape.batch_size, device="cuda")
 
     def epoch(self, batches: Iterable[_Pair]) -> _Epoch:
-        """Train on all batches and return the epoch's times."""
         torch.cuda.synchronize()
         marks = [_mark()]
         start = time.perf_counter()
@@ -148,7 +147,6 @@ def _mark() -> torch.cuda.Event:
 
 
 def _pinned_gbps(shape: Shape) -> float:
-    """Return the rate of copies of one pinned batch."""
     host = torch.zeros(shape.batch_size, shape.layers, shape.features, pin_memory=True)
     there = torch.empty_like(host, device="cuda")
     there.copy_(host, non_blocking=True)

@@ -225,7 +225,6 @@ class GraphFiles(Dataset[list[Any]]):
         self._files = sorted(folder.glob("*.pt"))
 
     def __len__(self) -> int:
-        """Return the number of traces."""
         return len(self._files)
 
     def __getitem__(self, number: int) -> list[Any]:
@@ -282,6 +281,5 @@ def _index(member: bytes, edges: int) -> NDArray[Any]:
 
 
 def _payload(member: bytes, dtype: str) -> NDArray[Any]:
-    """Return the elements of an npy member as a flat view."""
     text = int.from_bytes(member[NPY_LENGTH_AT:NPY_TEXT_AT], "little")
     return np.frombuffer(member, dtype, -1, NPY_TEXT_AT + text)

@@ -108,11 +108,9 @@ class PtMap(Dataset[tuple[torch.Tensor, float]]):
         self._content: dict[str, Any] = {}
 
     def __len__(self) -> int:
-        """Return the number of samples."""
         return self._samples
 
     def __getitem__(self, number: int) -> tuple[torch.Tensor, float]:
-        """Return (states float32, label)."""
         file, place = divmod(number, self._file_samples)
         if file != self._loaded:
             self._content = torch.load(self._files[file], weights_only=True)

@@ -213,7 +213,6 @@ def footprint_mb(pid: int | None = None) -> float:
 
 
 def _family(pid: int) -> list[int]:
-    """Return ``pid`` and its descendants."""
     found = [pid]
     for process in found:  # the list grows during iteration
         for path in (PROC / str(process) / "task").glob("*/children"):

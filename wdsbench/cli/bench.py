@@ -39,7 +39,6 @@ class BenchOptions:
     more_readers: bool = option(False, "A, S: also measure webdataset-w2 and pt-iterable-w2.")
 
     def __post_init__(self) -> None:
-        """Check the values."""
         if self.scenario not in SCENARIOS:
             raise ValueError(f"scenario {self.scenario!r} is not one of {', '.join(SCENARIOS)}")
         if not 0 < self.scale <= 1:

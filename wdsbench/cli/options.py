@@ -78,7 +78,6 @@ def _keyword(name: str, annotation: Any, info: Any) -> inspect.Parameter:
 
 
 def _value(field: dataclasses.Field[Any], kind: Any, given: Any) -> Any:
-    """Return the value of a field from the parsed command line."""
     plain, _ = _without_none(kind)
     flag = _flag(field)
     if given is None:

@@ -138,7 +138,6 @@ def run_demo(
 def _stages(
     options: DemoOptions, progress: Progress
 ) -> list[tuple[str, list[Path], Callable[[], str]]]:
-    """Return name, outputs and function of each stage."""
     out = options.out
     traces, scores, shards = out / TRACES_NAME, out / SCORES_NAME, out / SHARDS_NAME
     run, top, page = out / RUNS_NAME / "demo", out / RESULTS_NAME, out / PAGE_NAME

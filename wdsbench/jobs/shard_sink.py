@@ -65,7 +65,6 @@ class ShardSink:
         self._check_folder()
 
     def __enter__(self) -> ShardSink:
-        """Return the sink."""
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -179,7 +179,6 @@ def _names_shards(sources: Sequence[str]) -> bool:
 
 
 def _open_sources(sources: Sequence[str]) -> DatasetIndex:
-    """Return the index of one data set or of tar files."""
     from wdsbench.shards.read.open import open_index
 
     return open_index(sources[0] if len(sources) == 1 else sources)

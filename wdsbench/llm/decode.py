@@ -148,7 +148,6 @@ class _Draws(LogitsProcessor):
 
 
 def _stream(seed: int, question_id: str, trace_number: int) -> np.random.Generator:
-    """Return the random generator of one answer."""
     name = f"{seed}\0{trace_number}\0{question_id}".encode()
     return np.random.Generator(np.random.Philox(key=xxhash.xxh3_128_intdigest(name)))
 

@@ -144,7 +144,6 @@ class Journal:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the files."""
         for file in (self._part, self._lines):
             if file is not None:
                 file.close()

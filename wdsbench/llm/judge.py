@@ -107,7 +107,6 @@ class Judge:
 
 
 def _positions(config: Any) -> int:
-    """Return the number of tokens that a model has positions for."""
     positions = getattr(config, "max_position_embeddings", None) or _DEFAULT_POSITIONS
     if config.model_type in _OFFSET_POSITIONS:
         positions -= config.pad_token_id + 1

@@ -249,7 +249,6 @@ def probe(
 def _measured(
     raws: Sequence[Mapping[str, Any]], form: ModelSize, options: TraceOptions, scratch: Path
 ) -> Rates:
-    """Return the rates of raw traces."""
     lengths = np.array([len(raw["tokens"]) for raw in raws], np.float64)
     answers = np.array([len(raw["token_logprobs"]) for raw in raws], np.float64)
     rates = Rates(answer_tokens=float(answers.mean()))
@@ -285,7 +284,6 @@ def _measured(
 
 
 def _file_bytes(traces: Sequence[Mapping[str, Any]], scratch: Path) -> int:
-    """Return the size of a file with these traces."""
     write_traces(scratch, traces)
     return scratch.stat().st_size
 

@@ -94,7 +94,6 @@ def read_questions(path: Path, limit: int | None = None) -> list[Question]:
 
 
 def _require_limit(limit: int | None) -> None:
-    """Raise ValueError if ``limit`` is below 1."""
     if limit is not None and limit < 1:
         raise ValueError(f"limit is {limit}; must be at least 1, or None for all questions.")
 

@@ -180,7 +180,6 @@ def run_batches(
 
 
 def _answer(run: ExtractRun, batch: PromptBatch) -> tuple[BatchRecord, list[dict[str, Any]]]:
-    """Return the record of a batch and its traces."""
     traces: list[dict[str, Any]] = []
     record = BatchRecord(batch.number, batch.file, [], [], dict.fromkeys(_COUNTS, 0))
     for ask, item, outcome in _outcomes(run, batch.asks):
