@@ -11,9 +11,7 @@ from wdsbench.bench.data import (
     TraceShape,
     make_pt,
     make_raw,
-    make_raw_traces,
     make_shards,
-    make_trace_shards,
 )
 from wdsbench.bench.graphs import GraphShape, make_graph_files, make_graph_shards
 from wdsbench.bench.part import Settings
@@ -54,8 +52,8 @@ def data(shape: Shape, settings: Settings) -> Path:
 def trace_data(trace_shape: TraceShape, settings: Settings) -> Path:
     """Return the folder of the traces, both forms of them."""
     folder = settings.data / trace_shape.folder_name
-    make_trace_shards(trace_shape, folder)
-    make_raw_traces(trace_shape, folder)
+    make_shards(trace_shape, folder)
+    make_raw(trace_shape, folder)
     return folder
 
 

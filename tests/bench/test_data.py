@@ -19,9 +19,7 @@ from wdsbench.bench.data import (
     TraceShape,
     make_pt,
     make_raw,
-    make_raw_traces,
     make_shards,
-    make_trace_shards,
 )
 from wdsbench.bench.memory import make_holes
 from wdsbench.bench.opening import SHARD_SAMPLES, make_many
@@ -42,8 +40,8 @@ def test_data_is_made_once(
     make_shards(shape, data)
     make_raw(shape, data)
     make_pt(shape, data)
-    make_trace_shards(trace_shape, trace_data)
-    make_raw_traces(trace_shape, trace_data)
+    make_shards(trace_shape, trace_data)
+    make_raw(trace_shape, trace_data)
     assert times() == before
 
 

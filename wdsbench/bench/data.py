@@ -22,6 +22,9 @@ from wdsbench.shards.format.rows import SampleRow
 from wdsbench.shards.format.tar import Pieces
 from wdsbench.shards.write.writer import MEGABYTE, DatasetWriter
 
+#: Returns float16 ``[L, T, D]`` of a sample, C-contiguous.
+StatesOf = Callable[[int], NDArray[np.float16]]
+
 RAW_NAME = "states.f16"
 SHARDS_NAME = "shards"
 PT_NAME = "pt"
@@ -74,6 +77,12 @@ class Shape:
         size = self.token_count * self.layers * self.features * 2
         return min(SHARD_MB, size / MEGABYTE / LEAST_SHARDS)
 
+    def states(self) -> StatesOf:
+        """Return a function of the samples' random states; `DISTINCT` samples repeat."""
+        size = (DISTINCT, self.layers, 1, self.features)
+        states = np.random.default_rng(SEED).normal(size=size).astype(np.float16)
+        return lambda number: states[number % DISTINCT]
+
 
 @dataclass(frozen=True)
 class TraceShape(Shape):
@@ -101,6 +110,17 @@ class TraceShape(Shape):
         longest = [max(self.tokens[i : i + size]) for i in range(0, self.samples, size)]
         return int(np.mean(longest)) * size * self.layers * self.features * 4
 
+    def states(self) -> StatesOf:
+        """Return a function of the traces: slices of one random block, at different tokens."""
+        size = (self.layers, 2 * self.longest, self.features)
+        block = np.random.default_rng(SEED).standard_normal(size, np.float32).astype(np.float16)
+
+        def states_of(number: int) -> NDArray[np.float16]:
+            first, count = number % self.longest, self.tokens[number]
+            return np.ascontiguousarray(block[:, first : first + count])
+
+        return states_of
+
 
 #: A: the last answer token of a 7B model's layers. S: small samples, where the overhead per sample
 #: dominates.
@@ -114,47 +134,42 @@ TRACES = TraceShape("B", 150, 32, 4_096, 4, 20, 80)
 
 def make_shards(shape: Shape, folder: Path, progress: Progress = no_progress) -> Path:
     """Create ``folder/shards`` unless it exists, and return its path."""
-    states = _states(shape)
-    return make_dataset(folder, shape, lambda i: states[i % DISTINCT], progress=progress)
+    return make_dataset(folder, shape, shape.states(), progress=progress)
 
 
 def make_raw(shape: Shape, folder: Path) -> Path:
-    """Create ``folder/states.f16``, float16 ``[samples, L, D]``, and return its path."""
-    states = _states(shape)
-    return write_raw(folder, shape, lambda i: states[i % DISTINCT])
+    """Create ``folder/states.f16``, all samples ``[L, T, D]`` in order, and return its path."""
+    path = folder / RAW_NAME
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        states_of = shape.states()
+        with atomic_file(path) as file:
+            for i in range(shape.samples):
+                file.write(states_of(i).tobytes())
+    return path
 
 
 def make_pt(shape: Shape, folder: Path) -> Path:
     """Create ``folder/pt``, archive-format files of `PT_SAMPLES` samples, and return its path."""
     import torch
 
-    states = _states(shape)
+    states_of = shape.states()
     pt = folder / PT_NAME
     pt.mkdir(parents=True, exist_ok=True)
     for first in range(0, shape.samples, PT_SAMPLES):
         path = pt / f"part-{first // PT_SAMPLES:04d}.pt"
         if not path.exists():
             numbers = range(first, min(first + PT_SAMPLES, shape.samples))
-            rows = torch.from_numpy(states[[i % DISTINCT for i in numbers], :, 0])
+            rows = torch.from_numpy(np.stack([states_of(i)[:, 0] for i in numbers]))
             with atomic_file(path) as file:
                 torch.save({"sequences": rows, "labels": [i % 2 for i in numbers]}, file)
     return pt
 
 
-def make_trace_shards(shape: TraceShape, folder: Path, progress: Progress = no_progress) -> Path:
-    """Create ``folder/shards`` unless it exists, and return its path."""
-    return make_dataset(folder, shape, _trace_states(shape), progress=progress)
-
-
-def make_raw_traces(shape: TraceShape, folder: Path) -> Path:
-    """Create ``folder/states.f16``, all traces ``[L, T, D]`` in order, and return its path."""
-    return write_raw(folder, shape, _trace_states(shape))
-
-
 def make_dataset(
     folder: Path,
     shape: Shape,
-    states_of: Callable[[int], NDArray[np.float16]],
+    states_of: StatesOf,
     members_of: Callable[[int], Mapping[str, Pieces]] = lambda _: {},
     *,
     shard_mb: float | None = None,
@@ -163,8 +178,7 @@ def make_dataset(
 ) -> Path:
     """Create the data set ``folder/shards`` unless it exists, and return its path.
 
-    Question ``q<i>`` has label ``i % 2``. ``states_of`` returns float16 ``[L, T, D]`` of sample i,
-    C-contiguous, ``members_of`` its other members.
+    Question ``q<i>`` has label ``i % 2``; ``members_of`` returns the other members of sample i.
     """
     shards = folder / SHARDS_NAME
     if not (shards / INDEX_NAME).exists():
@@ -174,21 +188,10 @@ def make_dataset(
     return shards
 
 
-def write_raw(folder: Path, shape: Shape, states_of: Callable[[int], NDArray[np.float16]]) -> Path:
-    """Write all states to ``folder/states.f16`` unless it exists, and return its path."""
-    path = folder / RAW_NAME
-    if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        with atomic_file(path) as file:
-            for i in range(shape.samples):
-                file.write(states_of(i).tobytes())
-    return path
-
-
 def _write_samples(
     writer: DatasetWriter,
     numbers: Iterable[int],
-    states_of: Callable[[int], NDArray[np.float16]],
+    states_of: StatesOf,
     members_of: Callable[[int], Mapping[str, Pieces]],
 ) -> None:
     """Write the samples and close the data set; the folder is left empty on an error."""
@@ -210,22 +213,3 @@ def _write_samples(
     except BaseException:
         writer.abort()
         raise
-
-
-def _states(shape: Shape) -> NDArray[np.float16]:
-    """Return the distinct samples: float16 ``[DISTINCT, L, 1, D]``."""
-    rng = np.random.default_rng(SEED)
-    return rng.normal(size=(DISTINCT, shape.layers, 1, shape.features)).astype(np.float16)
-
-
-def _trace_states(shape: TraceShape) -> Callable[[int], NDArray[np.float16]]:
-    """Return a function of the traces: slices of one random block, at different tokens."""
-    rng = np.random.default_rng(SEED)
-    size = (shape.layers, 2 * shape.longest, shape.features)
-    block = rng.standard_normal(size, np.float32).astype(np.float16)
-
-    def states_of(number: int) -> NDArray[np.float16]:
-        first, count = number % shape.longest, shape.tokens[number]
-        return np.ascontiguousarray(block[:, first : first + count])
-
-    return states_of

@@ -4,19 +4,16 @@ Parts A and S: equal samples. B: whole traces as padded batches ``[B, L, Tmax, D
 count padding. B-last: only the last token of every layer of B's shards; a reader of whole members
 reads T times too much.
 
-Cases: ``memcpy`` (one thread, out of cache) is the ceiling of any reader that copies float32;
-``kernel`` is the C++ decode from page cache to one buffer without Python, ``kernel-pread`` the same
-with ``pread`` instead of a mapping; ``ours-t1``, ``ours-t2``, ``ours-w2`` are the public iterator
-with shuffle, labels and ids, on one and two decode threads and with two worker processes;
-``expert`` is the expert baseline of ``bench/readers.py`` on two threads; the others are common
-practice. ``pt-map`` reads a whole file for nearly every sample, so it is stopped after a share of
-its epoch.
+``memcpy`` (one thread, out of cache) is the ceiling of any reader that copies float32; ``kernel``
+is the C++ decode without Python, ``kernel-pread`` the same with ``pread`` instead of a mapping;
+``ours-t1``, ``ours-t2``, ``ours-w2`` are the public iterator with shuffle, labels and ids, on one
+and two decode threads and with two worker processes; the others are those of ``bench/readers.py``.
+``pt-map`` reads a whole file for nearly every sample, so it is stopped after a share of its epoch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,9 +27,7 @@ from wdsbench.bench.data import (
     TraceShape,
     make_pt,
     make_raw,
-    make_raw_traces,
     make_shards,
-    make_trace_shards,
 )
 from wdsbench.bench.part import WORKERS, Part, Settings, loader_cases, rates_part
 from wdsbench.bench.readers import ExpertTraces
@@ -46,16 +41,9 @@ def stream_part(shape: Shape, settings: Settings) -> Part:
     """Return the rates of all cases over ``shape``; missing data is created."""
     shape = shape.scaled(settings.scale)
     folder = settings.data / shape.folder_name
-    title = f"{shape.samples:,} x [{shape.layers}, {shape.features}], batch {shape.batch_size}"
-    return rates_part(shape, settings, _cases(shape, folder, settings), title)
-
-
-def _cases(shape: Shape, folder: Path, settings: Settings) -> dict[str, Callable[[], Work]]:
     shards = make_shards(shape, folder, settings.progress)
     raw, pt = make_raw(shape, folder), make_pt(shape, folder)
-    states = (shape.layers, shape.features)
-    batch, samples = shape.batch_size, shape.samples
-
+    states, batch, samples = shape.state_shape, shape.batch_size, shape.samples
     expert = readers.ExpertReader(raw, states, batch)
     by_number = readers.PtMap(pt, samples, PT_SAMPLES)
     cases: dict[str, Callable[[], Work]] = {
@@ -78,7 +66,8 @@ def _cases(shape: Shape, folder: Path, settings: Settings) -> dict[str, Callable
         file_workers = readers.pt_iterable_workers(pt, batch, WORKERS)
         cases["webdataset-w2"] = lambda: consumed(shard_workers, samples)
         cases["pt-iterable-w2"] = lambda: consumed(readers.states_of(file_workers), samples)
-    return cases
+    title = f"{samples:,} x [{shape.layers}, {shape.features}], batch {batch}"
+    return rates_part(shape, settings, cases, title)
 
 
 Batches = Iterator[torch.Tensor]
@@ -127,8 +116,8 @@ def _rates(
 ) -> Part:
     """Return the rates of the loader with arguments ``ours``, and of the other readers."""
     folder, batch, sizes = settings.data / shape.folder_name, shape.batch_size, shape.state_shape
-    shards = make_trace_shards(shape, folder, settings.progress)
-    traces = ExpertTraces(make_raw_traces(shape, folder), shape.tokens, *sizes, batch)
+    shards = make_shards(shape, folder, settings.progress)
+    traces = ExpertTraces(make_raw(shape, folder), shape.tokens, *sizes, batch)
 
     def epoch(batches: Batches) -> Work:
         return consumed(batches, shape.samples)

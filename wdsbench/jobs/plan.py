@@ -93,28 +93,21 @@ class Plan:
 
     def as_json(self) -> dict[str, Any]:
         """Return the estimate as JSON values."""
+        probe = self.probe and {
+            "traces": self.probe.traces,
+            "seconds_per_trace": self.probe.seconds,
+            "seconds": self.seconds,
+            "wide": self.probe.wide,
+        }
         return {
+            **{name: value for name, value in vars(self).items() if name not in ("form", "rows")},
             "model": vars(self.form),
-            "traces": self.traces,
             "refused": len(self.refused),
-            "prompt_tokens": self.prompt_tokens,
-            "answer_tokens": self.answer_tokens,
-            "attention": self.attention,
             "per_1000_traces": {name: vars(row) for name, row in self.rows.items()},
-            "raw": self.raw,
-            "file_memory": self.file_memory,
             "needed": self.chosen.needed,
-            "free": self.free,
             "fits": self.fits,
             "traces_that_fit": self.traces_that_fit,
-            "probe": None
-            if self.probe is None
-            else {
-                "traces": self.probe.traces,
-                "seconds_per_trace": self.probe.seconds,
-                "seconds": self.seconds,
-                "wide": self.probe.wide,
-            },
+            "probe": probe,
         }
 
 

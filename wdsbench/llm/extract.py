@@ -1,14 +1,12 @@
 """Extraction: a language model answers questions; its states and attention become raw traces.
 
-Each batch takes two passes. The first generates answers with the key-value cache, prompts padded on
-the left, and keeps no states. The second is one forward pass over prompt and answer, padded on the
-*right*: in a causal model no token attends to later ones, so padding cannot change the states of
-real tokens, and it is removed.
+Each batch takes two passes. The first generates answers with the key-value cache and keeps no
+states. The second is one forward pass over prompt and answer, padded on the *right*: in a causal
+model no token attends to later ones, so padding cannot change the states of real tokens.
 
-A trace of T tokens takes ``2 L T (D + H T)`` bytes in float16 with its attention maps, and much
-less with reduced attention. Memory holds the states of one batch, the maps of one layer of that
-batch, and the traces of one file. With a journal (module ``journal``) an interrupted run can be
-resumed and writes the same bytes.
+A trace of T tokens takes ``2 L T (D + H T)`` bytes in float16 with its attention maps. Memory holds
+the states of one batch, the maps of one layer of that batch, and the traces of one file. With a
+journal (module ``journal``) an interrupted run can be resumed and writes the same bytes.
 """
 
 from __future__ import annotations
@@ -90,11 +88,8 @@ def extract(
     Raises:
         ValueError: There are no questions, ``out_dir`` holds batch files already, or its
             extraction has other settings.
-        QuestionError: With ``on_error="fail"``: a prompt has no tokens, or exceeds the model's
-            positions.
-        ModelError: The model does not return states, or attention of every layer; no question gave
-            a trace; the tokenizer has no usable chat template; or with ``on_error="fail"`` the
-            states are NaN.
+        QuestionError: With ``on_error="fail"``: a prompt is empty or exceeds the model's positions.
+        ModelError: The model or the tokenizer cannot be used, or no question gave a trace.
     """
     options = options or ExtractOptions()
     if not questions:

@@ -2,12 +2,9 @@
 
 Sources: exact match and F1 follow the evaluation script of SQuAD 1.1 (Rajpurkar et al. 2016,
 section 6) and the rule of SQuAD 2.0 that an empty text matches only an empty text. ROUGE-L is the
-F-measure of the longest common subsequence of words (Lin 2004, section 3). Its words are those of
-the package rouge-score without stemming (runs of letters and digits, in lower case), but of any
-script.
-
-An abstention ("I don't know", "no comment", an empty answer) is neither right nor hallucinated.
-Scoring marks it (column ``abstained``) and leaves its score to the user. Only the answer decides.
+F-measure of the longest common subsequence of words (Lin 2004, section 3), which are those of the
+package rouge-score without stemming, but of any script. An abstention ("I don't know", an empty
+answer) is neither right nor hallucinated; scoring marks it and leaves its score to the user.
 """
 
 from __future__ import annotations

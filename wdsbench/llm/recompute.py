@@ -10,11 +10,10 @@ state in its layer (large models have a few tokens with huge states):
 - Rounding to float16, stored and recomputed: half of the last of 11 binary digits each,
   ``2 * 2^-11 * s``.
 - Rounding in the model by ``u``: 2^-8 in bfloat16, 2^-11 in float16, and in float32 2^-24 times 8
-  for sums of thousands of terms. A batch multiplies in another order, so its roundings differ:
-  about ten per layer in each of two passes. They are independent and add as square roots; the
-  largest of thousands is four deviations out; their scale is the root mean square of the state, at
-  most a third of ``s``. ``sqrt(10) * sqrt(2) * 4 / 3 < 6``, so the bound after layer l is
-  ``6 * sqrt(l + 1) * u * s``.
+  for sums of thousands of terms. A batch rounds in another order: about ten independent roundings
+  per layer in each of two passes, which add as square roots; the largest of thousands is four
+  deviations out; their scale is at most a third of ``s``. ``sqrt(10) * sqrt(2) * 4 / 3 < 6``, so
+  the bound after layer l is ``6 * sqrt(l + 1) * u * s``.
 
 Logits and attention scores are projections of the same states and spread over some units
 (``SPREAD``). Log-probabilities differ by at most ``6 * sqrt(L) * u`` of that or of themselves,

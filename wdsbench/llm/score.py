@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import xxhash
@@ -32,21 +32,11 @@ from wdsbench.traces.files import expand_patterns
 from wdsbench.traces.read import read_traces
 from wdsbench.traces.scores import ABSTAINED_COLUMN, ID_COLUMN, TRACE_COLUMN, scores_csv
 
+if TYPE_CHECKING:
+    from wdsbench.llm.judge import Judge
+
 _NAMED_IDS: Final = 5  # ids named in an error
 _PART_SUFFIX: Final = ".scores.csv"
-
-
-class Scorer(Protocol):
-    """Scores answers against their references (``judge.Judge``)."""
-
-    cut: int  # pairs of reference and answer that were too long and were cut
-
-    def score(
-        self,
-        answers: Sequence[str],
-        references: Sequence[Sequence[str]],
-        progress: Progress = no_progress,
-    ) -> list[float]: ...
 
 
 @dataclass(frozen=True)
@@ -87,7 +77,7 @@ def score_traces(
     out_csv: Path,
     options: ScoreOptions | None = None,
     *,
-    judges: Mapping[str, Scorer] | None = None,
+    judges: Mapping[str, Judge] | None = None,
     progress: Progress = no_progress,
 ) -> ScoreReport:
     """Score the answers in raw trace files and write them as a CSV.
@@ -106,8 +96,11 @@ def score_traces(
     options = options or ScoreOptions()
     abstentions = Abstentions(options.abstention)
     require_file_place(out_csv)
-    if judges is None:
-        judges = _load_judges(options)
+    if judges is None and options.model:
+        from wdsbench.llm.judge import load_judges
+
+        judges = load_judges(options)
+    judges = judges or {}
     for name in judges:
         if name in (*MEASURES, ID_COLUMN, TRACE_COLUMN, ABSTAINED_COLUMN) or not name.strip():
             raise ValueError(f"model name {name!r} is empty or reserved; choose another.")
@@ -155,14 +148,6 @@ def score_traces(
         several=several,
         cut={name: judge.cut for name, judge in judges.items() if judge.cut},
     )
-
-
-def _load_judges(options: ScoreOptions) -> Mapping[str, Scorer]:
-    if not options.model:
-        return {}
-    from wdsbench.llm.judge import load_judges
-
-    return load_judges(options)
 
 
 class _Answers:
