@@ -130,10 +130,7 @@ def rates_part(
 
 def value_of(results: Sequence[CaseResult], name: str, measure: Measure) -> float:
     """Return one figure of one case; raise KeyError if it does not exist."""
-    found = [getattr(result, measure) for result in results if result.name == name]
-    if len(found) != 1 or found[0] is None:
-        raise KeyError(f"{measure} of {name}")
-    return float(found[0])
+    return float({result.name: getattr(result, measure) for result in results}[name])
 
 
 def rate_ratios(results: Sequence[CaseResult], measure: Measure = "gbps") -> dict[str, float]:

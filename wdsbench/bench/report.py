@@ -75,46 +75,38 @@ def as_json(scenario: str, parts: Sequence[Part], settings: Settings) -> dict[st
 def print_part(part: Part, console: Console) -> None:
     """Print the table of one part, with ratios to its baseline, then its notes."""
     baseline = None if part.baseline is None else part.value(part.baseline)
+    rows = [_cells(result, part, baseline) for result in part.results]
     table = Table()
-    for column, _ in _cells(part.results[0], part, baseline):
+    for column in rows[0]:
         left = column == "case"
         table.add_column(column, justify="left" if left else "right", no_wrap=left, overflow="fold")
-    for result in part.results:
-        table.add_row(*(text for _, text in _cells(result, part, baseline)))
+    for row in rows:
+        table.add_row(*row.values())
     console.print(part.title, highlight=False, soft_wrap=True)
     console.print(table)
     for note in part.notes:
         console.print(note, highlight=False, soft_wrap=True)
 
 
-def _cells(result: CaseResult, part: Part, baseline: float | None) -> list[tuple[str, str]]:
-    """Return (column, text) of one row; the columns depend on the part's measure."""
-    cells = [("case", result.name)]
+def _cells(result: CaseResult, part: Part, baseline: float | None) -> dict[str, str]:
+    """Return one row by column; the columns depend on the part's measure."""
+    cells = {"case": result.name}
     if part.measure in ("seconds", "memory_mb"):
         digits = ".4f" if part.measure == "seconds" else ",.1f"
-        return [
-            *cells,
-            (part.unit, f"{part.value(result.name):{digits}}"),
-            ("spread", f"{result.spread:.1%}"),
-            ("repeats", str(result.repeats)),
-        ]
+        cells[part.unit] = f"{part.value(result.name):{digits}}"
+        return {**cells, "spread": f"{result.spread:.1%}", "repeats": str(result.repeats)}
     if part.measure == "batches_per_s":
-        cells += [
-            (part.unit, _number(result.batches_per_s, ",.1f")),
-            ("GB/s", _number(result.gbps, ".2f")),
-        ]
+        cells[part.unit] = _number(result.batches_per_s, ",.1f")
+        cells["GB/s"] = _number(result.gbps, ".2f")
     else:
         rate = "float32 GB/s" if part.measure == "samples_per_s" else part.unit
-        cells.append((rate, _number(result.gbps, ".2f")))
+        cells[rate] = _number(result.gbps, ".2f")
     if baseline is not None:
-        cells.append((f"over {part.baseline}", f"{part.value(result.name) / baseline:.2f}"))
+        cells[f"over {part.baseline}"] = f"{part.value(result.name) / baseline:.2f}"
     if part.measure != "batches_per_s":
-        cells.append(("samples/s", _number(result.samples_per_s, ",.0f")))
-    return [
-        *cells,
-        ("spread", f"{result.spread:.0%}"),
-        ("epochs", _number(result.epochs, ",.0f")),
-    ]
+        cells["samples/s"] = _number(result.samples_per_s, ",.0f")
+    cells["spread"] = f"{result.spread:.0%}"
+    return {**cells, "epochs": _number(result.epochs, ",.0f")}
 
 
 def _number(value: float | None, digits: str) -> str:

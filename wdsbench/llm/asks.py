@@ -6,8 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import xxhash
-
 from wdsbench.errors import ModelError, QuestionError
 from wdsbench.llm.model import first_words, quiet_transformers
 from wdsbench.llm.options import TEMPLATE_SLOT, TraceOptions
@@ -55,14 +53,6 @@ def make_asks(
         for trace_number in range(options.answers_per_question):
             asks.append(Ask(len(asks), question, trace_number, prompt, refusal))
     return asks
-
-
-def digest_of(asks: Sequence[Ask]) -> str:
-    """Return a digest (16 hex digits) of all prompts and their order."""
-    digest = xxhash.xxh3_64()
-    for ask in asks:
-        digest.update(repr((ask.question.question_id, ask.trace_number, ask.prompt)).encode())
-    return digest.hexdigest()
 
 
 def plan_batches(

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from wdsbench.errors import ModelError
-from wdsbench.llm.asks import Ask, digest_of, make_asks, plan_batches
+from wdsbench.llm.asks import Ask, make_asks, plan_batches
 from wdsbench.llm.journal import (
     BATCH_FILES,
     LEFTOVERS,
@@ -31,7 +31,7 @@ from wdsbench.llm.journal import (
 )
 from wdsbench.llm.model import model_fingerprint
 from wdsbench.llm.options import ExtractOptions
-from wdsbench.llm.questions import Question
+from wdsbench.llm.questions import Question, digest_of
 from wdsbench.llm.states import StateReader
 from wdsbench.llm.work import ExtractRun, FileSink, failure_of, run_batches, threads_for
 from wdsbench.progress import Progress, no_progress
@@ -140,9 +140,10 @@ def extract(
 
 def _settings(model: Any, asks: Sequence[Ask], options: ExtractOptions) -> dict[str, Any]:
     """Return the settings that determine the content of the files, as JSON values."""
+    prompts = ((ask.question.question_id, ask.trace_number, ask.prompt) for ask in asks)
     return {
         "chat": {"system": options.system} if options.chat else None,
-        "questions": digest_of(asks),
+        "questions": digest_of(prompts),
         "batch_size": options.batch_size,
         "max_new_tokens": options.max_new_tokens,
         "traces_per_file": options.traces_per_file,

@@ -12,15 +12,8 @@ from wdsbench.options import option
 from wdsbench.traces.attention import ATTENTION_KINDS, EDGE_RULE, HEAD_THRESHOLD, AttentionRules
 
 TEMPLATE_SLOT: Final = "{question}"
-METHODS: Final = ("greedy", "beam", "sample")
-#: The tokens whose states can be kept.
-TOKENS: Final = ("all", "answer", "last")
 #: Formats of trace files, which are their suffixes.
 FILE_FORMATS: Final = ("pkl.gz", "safetensors", "npz")
-ON_ERROR: Final = ("record", "fail")
-DTYPES: Final = ("float32", "float16", "bfloat16")
-#: Quantised weights; both kinds need bitsandbytes.
-LOAD_IN: Final = ("8bit", "4bit")
 #: Scores of an abstention besides numbers.
 ABSTENTION_SCORES: Final = ("keep", "none")
 
@@ -53,9 +46,9 @@ class ModelOptions:
     trust_remote_code: bool = option(False, "Run code that comes with the model; read it first.")
 
     def __post_init__(self) -> None:
-        _require_one_of("dtype", self.dtype, DTYPES)
+        _require_one_of("dtype", self.dtype, ("float32", "float16", "bfloat16"))
         if self.load_in is not None:
-            _require_one_of("load_in", self.load_in, LOAD_IN)
+            _require_one_of("load_in", self.load_in, ("8bit", "4bit"))
         if self.device is not None and self.device_map is not None:
             raise ValueError(
                 f"device is {self.device!r} and device_map {self.device_map!r}; give one of them."
@@ -77,7 +70,7 @@ class Decoding:
     seed: int = option(0, "For --decode sample: seed of the draws.")
 
     def __post_init__(self) -> None:
-        _require_one_of("decode", self.decode, METHODS)
+        _require_one_of("decode", self.decode, ("greedy", "beam", "sample"))
         if self.beams < 2:
             raise ValueError(f"beams is {self.beams}; must be at least 2 (1 is greedy).")
         if not 0.0 < self.temperature < float("inf"):
@@ -147,7 +140,7 @@ class TraceOptions:
                     f"layers are {list(self.layers)}; must be one or more distinct numbers from 0."
                 )
             object.__setattr__(self, "layers", tuple(chosen))
-        _require_one_of("tokens", self.tokens, TOKENS)
+        _require_one_of("tokens", self.tokens, ("all", "answer", "last"))
         attention: object = self.attention
         if isinstance(attention, str | bool):
             raise TypeError(
@@ -185,7 +178,7 @@ class ExtractOptions(TraceOptions, Decoding):
         TraceOptions.__post_init__(self)
         _require_positive(self, "batch_size")
         _require_one_of("file_format", self.file_format, FILE_FORMATS)
-        _require_one_of("on_error", self.on_error, ON_ERROR)
+        _require_one_of("on_error", self.on_error, ("record", "fail"))
         if self.answers_per_question > 1 and self.decode != "sample":
             raise ValueError(
                 f"answers_per_question is {self.answers_per_question}, but {self.decode} gives one"

@@ -18,7 +18,7 @@ from __future__ import annotations
 import csv
 import gzip
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TextIO
@@ -98,12 +98,17 @@ def _require_limit(limit: int | None) -> None:
         raise ValueError(f"limit is {limit}; must be at least 1, or None for all questions.")
 
 
+def digest_of(values: Iterable[object]) -> str:
+    """Return a digest (16 hex digits) of values and their order."""
+    digest = xxhash.xxh3_64()
+    for value in values:
+        digest.update(repr(value).encode())
+    return digest.hexdigest()
+
+
 def digest_of_references(questions: Sequence[Question]) -> str:
     """Return a digest (16 hex digits) of the ids and references."""
-    digest = xxhash.xxh3_64()
-    for question in questions:
-        digest.update(repr((question.question_id, question.references)).encode())
-    return digest.hexdigest()
+    return digest_of((question.question_id, question.references) for question in questions)
 
 
 def _lines(path: Path) -> Iterator[tuple[int, _Line]]:
@@ -115,8 +120,9 @@ def _lines(path: Path) -> Iterator[tuple[int, _Line]]:
             file=str(path),
         )
     parse = _json_lines if ".jsonl" in name else _csv_lines
+    opener: Any = gzip.open if name.endswith(".gz") else open
     try:
-        with _open_text(path) as text:
+        with opener(path, "rt", encoding=_ENCODING, newline="") as text:
             yield from parse(text, str(path))
     except UnicodeDecodeError as error:
         raise QuestionError(f"not UTF-8 ({error.reason}); convert it.", file=str(path)) from error
@@ -125,12 +131,6 @@ def _lines(path: Path) -> Iterator[tuple[int, _Line]]:
     except OSError as error:
         detail = f"cannot be read: {error.strerror or error}."
         raise QuestionError(detail, file=str(path)) from error
-
-
-def _open_text(path: Path) -> TextIO:
-    if path.suffix.lower() == ".gz":
-        return gzip.open(path, "rt", encoding=_ENCODING, newline="")
-    return path.open(encoding=_ENCODING, newline="")
 
 
 def _json_lines(text: TextIO, file: str) -> Iterator[tuple[int, _Line]]:
