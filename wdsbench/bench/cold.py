@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from wdsbench.bench.data import Shape, make_shards
-from wdsbench.bench.part import SHUFFLE, THREADS, Part, Settings, value_of
+from wdsbench.bench.part import SHUFFLE, THREADS, Part, Settings, rate_ratios
 from wdsbench.bench.timing import CaseResult, consumed, spread, states_in, take_turns
 from wdsbench.errors import WdsbenchError
 from wdsbench.loader import TraceLoader
@@ -69,9 +69,7 @@ def cold_part(shape: Shape, settings: Settings) -> Part:
         name=f"cold-{shape.name}",
         title=f"cold-{shape.name}: {len(files)} shards of {size / 1e9:.2f} GB, page cache dropped",
         results=results,
-        ratios={
-            "ours_over_dd": value_of(results, "ours-t2", "gbps") / value_of(results, "dd", "gbps")
-        },
+        ratios=rate_ratios(results),
         unit="shard GB/s",
         baseline="dd",
         facts={

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from wdsbench.bench.data import SHAPES, Shape, make_dataset, make_shards
-from wdsbench.bench.part import SHUFFLE, THREADS, WORKERS, Part, Settings
+from wdsbench.bench.part import LOADER_FACTS, SHUFFLE, THREADS, WORKERS, Part, Settings
 from wdsbench.bench.timing import in_seconds
 from wdsbench.loader import TraceLoader
 from wdsbench.progress import Progress, no_progress
@@ -57,9 +57,7 @@ def opening_part(settings: Settings, shape: Shape = SHAPES["A"], million: Shape 
             "a": asdict(shape),
             "million": asdict(million),
             "million_shards": len(DatasetIndex.open(many).file.shardlist),
-            "threads": THREADS,
-            "workers": WORKERS,
-            "shuffle": SHUFFLE,
+            **LOADER_FACTS,
         },
     )
 

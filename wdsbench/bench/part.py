@@ -23,6 +23,7 @@ Measure = Literal["gbps", "samples_per_s", "batches_per_s", "seconds", "memory_m
 THREADS = 2
 WORKERS = 2
 SHUFFLE = 1000
+LOADER_FACTS = {"threads": THREADS, "workers": WORKERS, "shuffle": SHUFFLE}
 
 #: The case that "ours" refers to in a ratio: the loader on two decode threads.
 OURS = "ours-t2"
@@ -115,7 +116,6 @@ def rates_part(
     """
     name = name or shape.name
     results = measured_rates(cases, settings)
-    common = {"threads": THREADS, "workers": WORKERS, "shuffle": SHUFFLE}
     return Part(
         name=name,
         title=f"{name}: {title}",
@@ -124,7 +124,7 @@ def rates_part(
         measure=measure,
         unit=unit,
         baseline=baseline,
-        facts={**asdict(shape), **facts, **common},
+        facts={**asdict(shape), **facts, **LOADER_FACTS},
     )
 
 

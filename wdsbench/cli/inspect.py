@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from wdsbench.cli.terminal import bar, print_json, print_table, say, say_rest, size_text, stderr
@@ -36,10 +37,10 @@ def _show_dataset(found: dict[str, Any]) -> None:
         f"{found['source']}: {found['samples']} samples of {found['questions']} questions,"
         f" {size_text(total)} in {len(shards)} shards"
     )
-    _print_parts(
-        "splits", "split", found["splits"], "samples", "hallucinated", "right", "unlabelled"
-    )
-    _print_parts("fields", "field", found["fields"], "dtype", "shape", "samples", "note")
+    names = ("samples", "hallucinated", "right", "unlabelled")
+    _print_parts("splits", "split", found["splits"], names)
+    names = ("dtype", "shape", "samples", "note")
+    _print_parts("fields", "field", found["fields"], names)
     print_table(
         "members",
         ("member", "samples", "size", "share"),
@@ -50,11 +51,8 @@ def _show_dataset(found: dict[str, Any]) -> None:
     )
     _print_lengths(found)
     _print_layers(found["layers"], f"layers (ranges of {found['range_samples']} random samples)")
-    print_table(
-        "shards",
-        ("shard", "samples", "size"),
-        [(entry["name"], entry["samples"], size_text(entry["bytes"])) for entry in shards[:_SHOWN]],
-    )
+    columns = {"shard": "name", "samples": "samples", "size": "bytes"}
+    _print_rows("shards", shards[:_SHOWN], columns)
     say_rest(len(shards), _SHOWN, "shards")
     for name, part in (("labels", found["labels"]), *sorted(found["provenance"].items())):
         if part is not None and name != "inputs":
@@ -67,20 +65,9 @@ def _show_sample(found: dict[str, Any]) -> None:
         f" {found['split']}, in {found['shard']}"
     )
     _say_trace(found)
-    print_table(
-        "members",
-        ("member", "dtype", "shape", "size", "at byte"),
-        [
-            (
-                part["name"],
-                part["dtype"] or "json",
-                _shape(part["shape"]),
-                size_text(part["bytes"]),
-                part["offset_bytes"],
-            )
-            for part in found["members"]
-        ],
-    )
+    members = [{**part, "dtype": part["dtype"] or "json"} for part in found["members"]]
+    columns = {"member": "name", "dtype": "dtype", "shape": "shape", "size": "bytes"}
+    _print_rows("members", members, {**columns, "at byte": "offset_bytes"})
     _print_tokens(found)
 
 
@@ -89,23 +76,11 @@ def _show_raw(found: dict[str, Any]) -> None:
         f"{found['source']}: {found['traces']} good traces of {found['questions']} questions,"
         f" {size_text(found['bytes'])} in {len(found['files'])} files"
     )
-    print_table(
-        "files",
-        ("file", "format", "size", "traces", "bad", "problem"),
-        [
-            (
-                part["path"],
-                part["format"],
-                size_text(part["bytes"]),
-                part["traces"],
-                part["bad_traces"],
-                part["problem"] or "",
-            )
-            for part in found["files"][:_SHOWN]
-        ],
-    )
+    columns = {"file": "path", "format": "format", "size": "bytes", "traces": "traces"}
+    columns |= {"bad": "bad_traces", "problem": "problem"}
+    _print_rows("files", found["files"][:_SHOWN], columns)
     say_rest(len(found["files"]), _SHOWN, "files")
-    _print_parts("keys", "key", found["keys"], "type", "shape", "dtype", "traces")
+    _print_parts("keys", "key", found["keys"], ("type", "shape", "dtype", "traces"))
     _print_lengths(found)
     classes = ", ".join(f"{count} {name}" for name, count in sorted(found["classes"].items()))
     if classes:
@@ -120,7 +95,7 @@ def _show_raw(found: dict[str, Any]) -> None:
 
 def _show_raw_sample(found: dict[str, Any]) -> None:
     say(f"{found['file']}, trace {found['position']}")
-    _print_parts("keys", "key", found["keys"], "type", "shape", "dtype", "traces")
+    _print_parts("keys", "key", found["keys"], ("type", "shape", "dtype", "traces"))
     if found["problem"]:
         say(f"problem: {found['problem']}")
         return
@@ -139,14 +114,30 @@ def _say_trace(found: dict[str, Any]) -> None:
     say(f"  {found['tokens']} tokens, prompt {prompt}; answer: {found['answer']!r}")
 
 
-def _print_parts(title: str, first: str, parts: dict[str, dict[str, Any]], *names: str) -> None:
-    """Print a table with one row for each part: its name, and its values of ``names``."""
-    rows = []
-    for part, values in parts.items():
-        shown = {**values, "shape": _shape(values.get("shape"))}
-        cells = ("" if shown[name] is None else shown[name] for name in names)
-        rows.append((part, *cells))
-    print_table(title, (first, *names), rows)
+def _print_parts(
+    title: str, first: str, parts: dict[str, dict[str, Any]], names: Sequence[str]
+) -> None:
+    """Print a table of named parts: the name in column ``first``, then values of ``names``."""
+    rows = [{first: name, **part} for name, part in parts.items()]
+    _print_rows(title, rows, {name: name for name in (first, *names)})
+
+
+def _print_rows(title: str, rows: Sequence[dict[str, Any]], columns: dict[str, str]) -> None:
+    """Print a table; ``columns`` gives the key of each column's values."""
+    cells = [[_cell(key, row[key]) for key in columns.values()] for row in rows]
+    print_table(title, list(columns), cells)
+
+
+def _cell(key: str, value: Any) -> Any:
+    if value is None:
+        return ""
+    formats: dict[str, Callable[[Any], str]] = {
+        "shape": _shape,
+        "bytes": size_text,
+        "text": repr,
+        "logprob": _number,
+    }
+    return formats[key](value) if key in formats else value
 
 
 def _print_lengths(found: dict[str, Any]) -> None:
@@ -172,25 +163,11 @@ def _print_layers(layers: list[dict[str, Any]], title: str) -> None:
 
 
 def _print_tokens(found: dict[str, Any]) -> None:
-    print_table(
-        "tokens",
-        ("token", "id", "text", "part", "log-probability"),
-        [
-            (
-                part["place"],
-                part["id"],
-                "" if part["text"] is None else repr(part["text"]),
-                part["part"] or "",
-                _number(part["logprob"]),
-            )
-            for part in found["token_list"]
-        ],
-    )
+    columns = {"token": "place", "id": "id", "text": "text", "part": "part"}
+    _print_rows("tokens", found["token_list"], {**columns, "log-probability": "logprob"})
 
 
 def _shape(shape: Any) -> str:
-    if shape is None:
-        return ""
     if isinstance(shape, str):
         return shape
     return f"[{', '.join('varies' if size is None else str(size) for size in shape)}]"
