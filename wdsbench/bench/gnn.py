@@ -1,11 +1,10 @@
 """How much faster is a GNN on one union graph per batch? Bound by arithmetic on a CPU, by kernel
 launches on a GPU.
 
-Part gnn: forward and backward of GINE + LSTM over one batch of C, 16 traces x 32 layers. ``union``
-is the detector; ``per-layer`` calls the same modules once per layer over the batch's samples, all
-tokens in both rounds; ``per-layer-cut`` reduces each layer to the nodes that its last tokens need,
-as the detector does. Collation is not timed. With a CUDA device all three also run on it, with the
-suffix ``-gpu``.
+Part gnn: forward and backward of GINE + LSTM over one batch of C. ``union`` is the detector;
+``per-layer`` calls the same modules once per layer, all tokens in both rounds; ``per-layer-cut``
+reduces each layer to the nodes that its last tokens need, as the detector does. Collation is not
+timed. With a CUDA device all three also run on it, with the suffix ``-gpu``.
 """
 
 from __future__ import annotations

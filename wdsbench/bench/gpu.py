@@ -1,10 +1,9 @@
 """Does the GPU wait for data? Bound by the link to it: repeated copies of one pinned batch.
 
 Case A on a CUDA device. ``pinned-copy`` is the ceiling; ``train-host``, ``train-device`` (float16
-is copied and widened on the device) and ``train-w2`` are epochs of an LSTM of hidden 256 over
-streamed batches, with the rate of their copies while they run on the copy stream;
-``train-resident`` repeats the steps over one batch on the GPU. Waiting is measured on the GPU: the
-time from the end of a step until its stream may use the next batch.
+is copied and widened on the device) and ``train-w2`` are epochs of an LSTM over streamed batches,
+with the rate of their copies while they run; ``train-resident`` repeats the steps over one batch on
+the GPU. Waiting is the time from the end of a step until its stream may use the next batch.
 """
 
 from __future__ import annotations
@@ -39,11 +38,7 @@ class _Epoch:
 
 
 def gpu_part(settings: Settings, shape: Shape = SHAPES["A"]) -> Part:
-    """Return copy rates and epochs on the current CUDA device.
-
-    Raises:
-        WdsbenchError: No CUDA device is available.
-    """
+    """Return copy rates and epochs on the current CUDA device."""
     if not torch.cuda.is_available():
         raise WdsbenchError("part gpu needs a CUDA device; remove it from --cases")
     shape = shape.scaled(settings.scale)

@@ -6,7 +6,8 @@ shuffle, labels and ids; ``from-data-list`` and ``from-data-list-per-layer`` col
 in memory, with one call per batch or per layer; ``webdataset-from-data-list`` decodes and collates
 as the documentation shows, ``webdataset-numpy`` by hand, ``webdataset-tuned`` the same with torch
 to widen; ``pyg-loader`` and ``pyg-loader-w2`` are PyG's own over one ``.pt`` per trace. Slow
-readers without workers are stopped after a share of an epoch.
+readers without workers are stopped after a share of an epoch. A reader yields one epoch of lists of
+``torch_geometric`` batches: one of all B * L graphs (graph = sample * L + layer), or L of B graphs.
 """
 
 from __future__ import annotations

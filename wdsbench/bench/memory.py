@@ -2,8 +2,7 @@
 
 The difference between two new processes that iterate over the same data set with shuffle 1 and
 1,000: the maximum of `footprint_mb` after any batch, workers included. The shards are valid sparse
-files whose payloads are zeros that take no disk space, since the cost of a buffer does not depend
-on values. A buffer is full before its first batch, so a share of the epoch suffices.
+files of zeros. A buffer is full before its first batch, so a share of the epoch suffices.
 ``python -m wdsbench.bench.memory SHARDS SHUFFLE WORKERS BATCH_SIZE`` is one such process.
 """
 

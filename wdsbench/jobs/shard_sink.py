@@ -43,12 +43,8 @@ class ShardSink:
     ) -> None:
         """Check that the data set can be written to ``shards`` from the extraction in ``out``.
 
-        Traces are scored if all questions have references. With a score column in ``options``
-        labels come from these scores.
-
-        Raises:
-            ValueError: The folder holds a data set, finished or not, of another extraction; or
-                this one's with a damaged shard, and trace files would be removed.
+        Traces are scored if all questions have references; labels come from the score column of
+        ``options``.
         """
         # Relative to the traces, so that both folders can be moved.
         self.destination = os.path.relpath(shards.resolve(), out.resolve())

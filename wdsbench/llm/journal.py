@@ -12,8 +12,7 @@ before the next batch begins:
 
 ``.batch_0001.part`` holds the finished traces of the current file: one pickle for each batch,
 appended and flushed before the line of the batch. An incomplete line is ignored together with the
-rest of the part: that batch is repeated with the same samples, so that the files have the same
-bytes. Every trace is written twice, once uncompressed.
+rest of the part: that batch is repeated, so that the files have the same bytes.
 """
 
 from __future__ import annotations
@@ -78,11 +77,7 @@ class JournalState:
 
 
 def read_journal(folder: Path) -> JournalState:
-    """Return the content of the journal in ``folder``, empty if there is none.
-
-    Raises:
-        ValueError: A line before the last is damaged.
-    """
+    """Return the content of the journal in ``folder``, empty if there is none."""
     state = JournalState()
     path = folder / JOURNAL_NAME
     try:

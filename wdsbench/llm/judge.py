@@ -44,8 +44,7 @@ class Judge:
 
     Raises:
         ValueError: There is no such device.
-        ModelError: There is no such model, it is damaged, it lacks the head that scores, or no
-            single class means "right".
+        ModelError: The model cannot be loaded, lacks a head, or no single class means "right".
     """
 
     def __init__(

@@ -31,17 +31,13 @@ def load_model(path: str | Path, options: ModelOptions | None = None) -> tuple[A
     """Return (model, tokenizer), the model in evaluation mode on its device.
 
     Attention is ``eager``, the only implementation that returns its weights. The tokenizer pads on
-    the left, so that batched generation continues every prompt at its end. It pads with the
-    end-of-sequence token if it has no pad token.
-
-    ``path`` is a folder in the transformers format, or a name on its hub. For a quantised model
-    ``dtype`` is that of the computation (8bit: always float16). Remote code runs only with
-    ``trust_remote_code``, with the rights of this process.
+    the left, with the end-of-sequence token if it has no pad token. ``path`` is a folder in the
+    transformers format, or a name on its hub. For a quantised model ``dtype`` is that of the
+    computation (8bit: always float16). Remote code runs only with ``trust_remote_code``.
 
     Raises:
         ValueError: The device does not exist.
-        ModelError: There is no such model, it is damaged, lacks weights, needs code of its own or
-            an end-of-sequence token, or a required package is not installed.
+        ModelError: The model cannot be loaded, or a required package is not installed.
     """
     options = options or ModelOptions()
     place = checked_device(options.device or "cpu")

@@ -82,9 +82,7 @@ def score_traces(
 ) -> ScoreReport:
     """Score the answers in raw trace files and write them as a CSV.
 
-    The CSV has one line for each trace with a known question, in the order of files and traces. It
-    appears only when it is complete. The same traces and questions give the same bytes.
-
+    The CSV has one line for each trace with a known question, in the order of files and traces.
     ``judges`` are models that score, by column; None: load those of ``options.model``.
 
     Raises:
