@@ -181,6 +181,7 @@ def test_errors_are_one_line(
         ((packed.folder, "--out", tmp_path / "x"), "--repair and --out must be given together"),
         ((raw, "--repair", "--out", tmp_path / "x"), "--repair needs one data set"),
         ((packed.folder, "--recompute", 2), "--model M must be given together"),
+        ((packed.folder, "--recompute", 0, "--model", "m"), "recompute is 0 traces; must be at"),
         ((packed.folder, raw), "not both"),
         ((packed.folder, damaged), "one data set at a time"),
         ((raw, "--fast"), "--fast needs a data set"),

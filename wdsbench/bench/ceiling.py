@@ -22,10 +22,7 @@ MEMCPY_BYTES = 1 << 29
 
 
 def memcpy(batch_bytes: int = MEMCPY_BYTES) -> Callable[[], Work]:
-    """Return a case that copies batches from one large buffer to another, on one thread.
-
-    Each batch has its own place, so that none is in the cache when it is copied.
-    """
+    """Return a case that copies batches of one large buffer, out of the cache, on one thread."""
     batches = max(1, MEMCPY_BYTES // batch_bytes)
     source, target = (np.ones((batches, batch_bytes // 4), np.float32) for _ in range(2))
 

@@ -66,15 +66,15 @@ class Shape:
         """Layers and features."""
         return self.layers, self.features
 
-    @property
-    def token_count(self) -> int:
-        """Tokens of all samples."""
-        return self.samples
+    @cached_property
+    def tokens(self) -> list[int]:
+        """T of every sample; the same in every run."""
+        return [1] * self.samples
 
     @property
     def shard_mb(self) -> float:
         """Size at which a shard is closed, in MB, for `LEAST_SHARDS` or more."""
-        size = self.token_count * self.layers * self.features * 2
+        size = sum(self.tokens) * self.layers * self.features * 2
         return min(SHARD_MB, size / MEGABYTE / LEAST_SHARDS)
 
     def states(self) -> StatesOf:
@@ -97,11 +97,6 @@ class TraceShape(Shape):
         rng = np.random.default_rng(SEED)
         counts = rng.integers(self.shortest, self.longest + 1, self.samples)
         return [int(count) for count in counts]
-
-    @property
-    def token_count(self) -> int:
-        """Tokens of all traces."""
-        return sum(self.tokens)
 
     @property
     def padded_batch_bytes(self) -> int:

@@ -29,9 +29,6 @@ from wdsbench.detect.registry import DetectorShape
 
 HIDDEN = 64
 
-#: Computes the logits of a batch.
-Forward = Callable[[GNNDetector, Graphs], Tensor]
-
 
 def gnn_part(settings: Settings, shape: GraphShape = GRAPHS) -> Part:
     """Return the rates of training steps; the scale does not change the batch."""
@@ -118,7 +115,7 @@ def _cases(
     union = [Batch.from_data_list([graph for graphs in traces for graph in graphs]).to(device)]
     layers = [graph.to(device) for graph in per_layer(traces)]
 
-    def step(forward: Forward, unions: Graphs) -> Callable[[], Work]:
+    def step(forward: Callable[..., Tensor], unions: Graphs) -> Callable[[], Work]:
         work = Work(len(traces), graph_bytes(unions), batches=1)
 
         def turn() -> Work:

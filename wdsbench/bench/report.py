@@ -169,7 +169,7 @@ def check_plot_path(path: Path) -> None:
 
 def plot_parts(path: Path, parts: Sequence[Part]) -> Path:
     """Draw horizontal bars of every part's measure and return ``path``."""
-    heights = [FRAME_INCHES + BAR_INCHES * len(_bars(part)) for part in parts]
+    heights = [FRAME_INCHES + BAR_INCHES * len(part.results) for part in parts]
     figure = Figure(figsize=(WIDTH_INCHES, sum(heights)), layout="constrained")
     FigureCanvasAgg(figure)
     grid = figure.add_gridspec(len(parts), 1, height_ratios=heights)
@@ -183,16 +183,15 @@ def plot_parts(path: Path, parts: Sequence[Part]) -> Path:
 
 
 def _draw(axes: Axes, part: Part) -> None:
-    bars = _bars(part)
-    values = [value for _, value in bars]
-    drawn = axes.barh(
-        range(len(bars)),
-        values,
-        color=[OURS_COLOUR if _is_ours(name, part) else OTHER_COLOUR for name, _ in bars],
-    )
+    names = [result.name for result in part.results]
+    values = [part.value(name) for name in names]
+    # Parts without a baseline have no competitors.
+    ours = [part.baseline is None or name.startswith(("ours", "union")) for name in names]
+    colours = [OURS_COLOUR if own else OTHER_COLOUR for own in ours]
+    drawn = axes.barh(range(len(names)), values, color=colours)
     labels = [f"{value:,.0f}" if value >= 1000 else f"{value:.3g}" for value in values]
     axes.bar_label(drawn, labels, padding=3, fontsize=8)
-    axes.set_yticks(range(len(bars)), [name for name, _ in bars], fontsize=9)
+    axes.set_yticks(range(len(names)), names, fontsize=9)
     axes.invert_yaxis()
     axes.margins(x=0.12)
     unit = part.unit
@@ -205,12 +204,3 @@ def _draw(axes: Axes, part: Part) -> None:
     axes.grid(axis="x", color="0.9", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-
-
-def _bars(part: Part) -> list[tuple[str, float]]:
-    return [(result.name, part.value(result.name)) for result in part.results]
-
-
-def _is_ours(name: str, part: Part) -> bool:
-    """Return True if a bar is one of ours; parts without a baseline have no others."""
-    return part.baseline is None or name.startswith(("ours", "union"))

@@ -83,9 +83,6 @@ def consumed_sizes(
 
     Iteration stops after ``most_seconds``: a share of the epoch suffices for the rate of a reader
     whose batches all cost the same.
-
-    Raises:
-        WdsbenchError: The epoch ended with another number of samples.
     """
     start = time.perf_counter()
     seen = float_bytes = batches = 0

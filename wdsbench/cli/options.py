@@ -25,8 +25,7 @@ WORDS = tuple[str, ...]
 def command_of(run: Callable[..., None]) -> Callable[..., None]:
     """Return a typer command that builds the options of ``run`` and calls it.
 
-    Args:
-        run: Takes ``options``, a dataclass, and optionally ``as_json``, which adds ``--json``.
+    ``run`` takes ``options``, a dataclass, and optionally ``as_json``, which adds ``--json``.
     """
     hints = typing.get_type_hints(run)
     kind = hints["options"]

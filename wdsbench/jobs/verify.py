@@ -166,9 +166,6 @@ def _names_shards(sources: Sequence[str]) -> bool:
     """Return True for a data set or tar files, False for raw traces.
 
     A folder is a data set if it has an index, tar files, or the mark of an unfinished data set.
-
-    Raises:
-        ValueError: The sources are of both kinds, or several with a data set among them.
     """
     kinds = [source.endswith(".tar") or _is_dataset(source) for source in sources]
     if any(kinds) and not all(kinds):

@@ -100,13 +100,12 @@ def _refusal(
 ) -> QuestionError | None:
     """Return an error if a prompt cannot be asked."""
     if not prompt:
-        return QuestionError(
-            "the prompt has no tokens; leave the question out.", question_id=question.question_id
-        )
-    if positions is not None and len(prompt) + max_new_tokens > positions:
-        return QuestionError(
+        detail = "the prompt has no tokens; leave the question out."
+    elif positions is not None and len(prompt) + max_new_tokens > positions:
+        detail = (
             f"the prompt has {len(prompt)} tokens, the answer may have {max_new_tokens}, but "
-            f"the model has {positions} positions; shorten the question or max_new_tokens.",
-            question_id=question.question_id,
+            f"the model has {positions} positions; shorten the question or max_new_tokens."
         )
-    return None
+    else:
+        return None
+    return QuestionError(detail, question_id=question.question_id)

@@ -47,7 +47,7 @@ def generate(
         batch = prompts[start : start + size]
         longest = max(map(len, batch))
         beams = decoding.beams if decoding.decode == "beam" else 1
-        lengths = {"max_new_tokens": max_new_tokens, "num_beams": beams}
+        lengths: dict[str, Any] = {"max_new_tokens": max_new_tokens, "num_beams": beams}
         out = _generate(model, tokenizer, batch, longest, processors, **lengths)
         for row in out[:, longest:].tolist():
             stop = next((place for place, token in enumerate(row) if token in ends), None)
@@ -65,7 +65,7 @@ def _ignores_padding(model: Any, tokenizer: Any, prompt: list[int]) -> bool:
     """
     known = _IGNORES_PADDING.get(model)
     if known is None:
-        settings = {"max_new_tokens": 1, "num_beams": 1, "output_logits": True}
+        settings: dict[str, Any] = {"max_new_tokens": 1, "num_beams": 1, "output_logits": True}
         widths = (len(prompt), len(prompt) + 1)
         alone, padded = (
             _generate(model, tokenizer, [prompt], width, return_dict_in_generate=True, **settings)

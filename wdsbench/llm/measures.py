@@ -123,9 +123,6 @@ class Abstentions:
     """Recognises abstentions: ``answer in abstentions``.
 
     ``patterns`` are additional regular expressions, searched in the answer ignoring case.
-
-    Raises:
-        ValueError: A pattern is not a regular expression.
     """
 
     def __init__(self, patterns: Sequence[str] = ()) -> None:
@@ -159,10 +156,7 @@ class Agreement:
 
 
 def agreements(columns: Mapping[str, Column], threshold: float) -> list[Agreement]:
-    """Return the agreement of every pair of columns (float64 ``[n]``, of the same answers).
-
-    A score below ``threshold`` means hallucinated.
-    """
+    """Return the agreement of every pair of columns ``[n]``; the threshold is that of labels."""
     return [
         Agreement(
             first,

@@ -30,7 +30,6 @@ from wdsbench.errors import QuestionError
 from wdsbench.traces.question_id import question_id_text
 
 SUFFIXES: Final = (".jsonl", ".jsonl.gz", ".csv", ".csv.gz")
-REFERENCE_SEPARATOR: Final = "|"
 _ENCODING: Final = "utf-8-sig"  # spreadsheets write a byte order mark
 _COLUMNS: Final = ("question_id", "question", "reference")
 #: Names of the last column; a file has one of them.
@@ -164,7 +163,7 @@ def _csv_lines(text: TextIO, file: str) -> Iterator[tuple[int, _Line]]:
                     file=file,
                     line=rows.line_num,
                 )
-            references = row[column].split(REFERENCE_SEPARATOR)
+            references = row[column].split("|")
             yield (
                 rows.line_num,
                 _Line(

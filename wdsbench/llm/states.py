@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ class Answered:
     trace_number: int | None = None  # None if the question has one answer
 
 
+@dataclass
 class StateReader:
     """The second pass: answered questions to raw traces.
 
@@ -36,21 +37,12 @@ class StateReader:
     ``tokens`` (``all``, ``answer`` or ``last``) selects states.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        tokenizer: Any,
-        attention: AttentionRules,
-        layers: Sequence[int] | None = None,
-        tokens: str = "all",
-    ) -> None:
-        self.model = model
-        self.tokenizer = tokenizer
-        self.attention = attention
-        self.layers = None if layers is None else tuple(layers)
-        self.tokens = tokens
-        self.parameters = inspect.signature(model.forward).parameters
-        self.texts: dict[int, str] = {}  # token id -> text
+    model: Any
+    tokenizer: Any
+    attention: AttentionRules
+    layers: Sequence[int] | None = None
+    tokens: str = "all"
+    texts: dict[int, str] = field(default_factory=dict)  # token id -> text
 
     def outcomes(
         self, answered: Sequence[Answered]
@@ -122,11 +114,12 @@ class StateReader:
 
     def _optional(self, ids: torch.Tensor, logit_count: int) -> dict[str, Any]:
         """Return arguments that not all models have."""
+        parameters = inspect.signature(self.model.forward).parameters
         optional: dict[str, Any] = {}
-        if "position_ids" in self.parameters:
+        if "position_ids" in parameters:
             places = torch.arange(ids.shape[1]).expand_as(ids)
             optional["position_ids"] = places.to(self.model.device)
-        if "logits_to_keep" in self.parameters:
+        if "logits_to_keep" in parameters:
             optional["logits_to_keep"] = logit_count
         return optional
 
