@@ -69,6 +69,7 @@ def cold_part(shape: Shape, settings: Settings) -> Part:
         name=f"cold-{shape.name}",
         title=f"cold-{shape.name}: {len(files)} shards of {size / 1e9:.2f} GB, page cache dropped",
         results=results,
+        notes=(kept if resident <= RESIDENT_LIMIT else f"NOT COLD: {kept}",),
         ratios=rate_ratios(results),
         unit="shard GB/s",
         baseline="dd",
@@ -79,7 +80,6 @@ def cold_part(shape: Shape, settings: Settings) -> Part:
             "shard_bytes": size,
             "resident_share": resident,
         },
-        notes=(kept if resident <= RESIDENT_LIMIT else f"NOT COLD: {kept}",),
     )
 
 

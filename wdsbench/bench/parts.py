@@ -17,9 +17,6 @@ from wdsbench.bench.stream import last_part, padded_part, stream_part
 
 Measure = Callable[[Settings], Part]
 
-#: Every part that this machine can run.
-ALL = "all"
-
 
 def stream_parts() -> Mapping[str, Sequence[Measure]]:
     """Return the parts of ``wdsbench bench stream``, in the order in which they run."""
@@ -50,10 +47,10 @@ SCENARIOS = {"stream": stream_parts, "graph": graph_parts}
 
 
 def named(words: list[str], parts: Mapping[str, Sequence[Measure]]) -> list[Measure]:
-    """Return the requested parts, in the order of ``parts``."""
-    unknown = [word for word in words if word not in parts and word != ALL]
+    """Return the requested parts, in the order of ``parts``; ``all``: those it can run here."""
+    unknown = [word for word in words if word not in (*parts, "all")]
     if unknown or not words:
-        raise ValueError(f"--cases {','.join(words)!r}: not a list of {', '.join(parts)}, {ALL}")
+        raise ValueError(f"--cases {','.join(words)!r}: not a list of {', '.join(parts)}, all")
     every = [name for name in parts if name != "gpu" or torch.cuda.is_available()]
-    wanted = [name for name in parts if name in words or (ALL in words and name in every)]
+    wanted = [name for name in parts if name in words or ("all" in words and name in every)]
     return [measure for name in wanted for measure in parts[name]]

@@ -26,26 +26,22 @@ from wdsbench.cores import usable_cores
 from wdsbench.files import atomic_file
 
 
-def machine() -> dict[str, Any]:
-    """Return the machine and software versions that the figures depend on."""
-    return {
-        "commit": _commit(),
-        "cpu": _cpu_name(),
-        "cores": usable_cores(),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "half_kernel": _core.half_kernel(),
-        "platform": platform.platform(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "wdsbench": wdsbench.__version__,
-    }
-
-
 def as_json(scenario: str, parts: Sequence[Part], settings: Settings) -> dict[str, Any]:
     """Return the JSON of a benchmark: cases and ratios, each named ``PART/NAME``."""
     return {
         "scenario": scenario,
-        "machine": machine(),
+        # What the figures depend on.
+        "machine": {
+            "commit": _commit(),
+            "cpu": _cpu_name(),
+            "cores": usable_cores(),
+            "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+            "half_kernel": _core.half_kernel(),
+            "platform": platform.platform(),
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "wdsbench": wdsbench.__version__,
+        },
         "settings": {
             "repeats": settings.repeats,
             "scale": settings.scale,

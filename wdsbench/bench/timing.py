@@ -25,7 +25,6 @@ LEAST_EPOCHS = 10
 #: After this time a repeat starts no further epoch to reach their minimum number.
 MOST_SECONDS = 4.0
 
-
 PROC = Path("/proc")
 
 #: (file, lines); the second, for kernels before 5.4, counts shared pages n times.

@@ -27,7 +27,7 @@ from wdsbench.shards.write.shard import is_whole
 from wdsbench.traces.scores import SCORES_NAME
 
 
-class ShardSink:
+class ShardSink(contextlib.AbstractContextManager["ShardSink"]):
     """Packs the trace files of an extraction (an ``llm.work.FileSink``); a context manager."""
 
     def __init__(
@@ -59,9 +59,6 @@ class ShardSink:
         self._open = contextlib.ExitStack()
         self._journal = read_journal(out)
         self._check_folder()
-
-    def __enter__(self) -> ShardSink:
-        return self
 
     def __exit__(self, *_: object) -> None:
         """Close the data set; finished shards stay for a run that resumes."""

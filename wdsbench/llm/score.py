@@ -63,14 +63,6 @@ class ScoreReport:
         return self.means["token_f1"]
 
 
-@dataclass(frozen=True)
-class _Answer:
-    question_id: str
-    trace: int
-    text: str
-    references: tuple[str, ...]
-
-
 def score_traces(
     patterns: Sequence[str | Path],
     questions: Sequence[Question],
@@ -146,6 +138,14 @@ def score_traces(
         several=several,
         cut={name: judge.cut for name, judge in judges.items() if judge.cut},
     )
+
+
+@dataclass(frozen=True)
+class _Answer:
+    question_id: str
+    trace: int
+    text: str
+    references: tuple[str, ...]
 
 
 class _Answers:
