@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 import torch
 
-from wdsbench.errors import ModelError
+from wdsbench.errors import ModelError, first_line
 from wdsbench.llm.asks import Ask, PromptBatch
 from wdsbench.llm.decode import generate
 from wdsbench.llm.journal import (
@@ -25,7 +25,6 @@ from wdsbench.llm.journal import (
 from wdsbench.llm.options import ExtractOptions
 from wdsbench.llm.states import Answered, StateReader
 from wdsbench.progress import Progress
-from wdsbench.traces.arrays import first_line
 from wdsbench.traces.write import write_traces
 
 _ONE_THREAD_PARAMETERS: Final = 20_000_000
