@@ -153,11 +153,7 @@ def _stream(seed: int, question_id: str, trace_number: int) -> np.random.Generat
 
 
 def _end_tokens(model: Any, tokenizer: Any) -> set[int]:
-    """Return the ids that end an answer, of the model and of the tokenizer.
-
-    The tokenizers of chat models often end turns with a token that is missing in the generation
-    settings.
-    """
+    """Return the ids that end an answer; chat models often have one in the tokenizer alone."""
     ends = getattr(model.generation_config, "eos_token_id", None)
     models = [ends] if isinstance(ends, int) else ends or []
     return {int(token) for token in (*models, tokenizer.eos_token_id) if token is not None}

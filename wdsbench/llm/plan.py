@@ -289,10 +289,7 @@ def _file_bytes(traces: Sequence[Mapping[str, Any]], scratch: Path) -> int:
 
 
 def needed_bytes(raw: TraceBytes, packed: TraceBytes, traces: int, traces_per_file: int) -> int:
-    """Return the disk space that extraction and packing need at most.
-
-    That is raw files, shards and the journal's copy of the current file, plus ``MARGIN``.
-    """
+    """Return the bytes of raw files, shards and the journal's copy of a file, plus ``MARGIN``."""
     copy = raw.memory * min(1.0, traces_per_file / traces)
     return round((raw.raw + packed.shards + copy) * (1 + MARGIN))
 
