@@ -58,10 +58,9 @@ def make_asks(
 def plan_batches(
     asks: Sequence[Ask], traces_per_file: int, batch_size: int
 ) -> Iterator[PromptBatch]:
-    """Yield the batches of all asks that are not refused.
+    """Yield the batches of all asks that are not refused, prompts of similar length together.
 
-    Within a file, prompts of similar length share a batch to save padding. A file is a range of
-    places, so that failures move no trace to another file.
+    A file is a range of places, so that failures move no trace to another file.
     """
     number = 0
     for file, first in enumerate(range(0, len(asks), traces_per_file), start=1):

@@ -202,7 +202,7 @@ def _outcomes(
 ) -> Iterator[tuple[Ask, Answered | None, dict[str, Any] | ModelError]]:
     """Yield each ask with its answer and its raw trace or error.
 
-    A batch that does not fit in the GPU's memory is repeated one by one.
+    A batch that exceeds the GPU's memory is repeated one by one.
     """
     try:
         yield from _outcomes_together(run, asks)
