@@ -1,8 +1,8 @@
 """Training that is killed, stopped or spread over processes, through the command line on a packed
-data set: it goes on to the same numbers, and ends together.
+data set: a resumed run has the same numbers, and all processes end together.
 
-What the others are compared with (`whole`, `pair`) was made by ``python -m wdsbench`` and by
-``torchrun``; the many commands that are killed are forked (see `forks`).
+The reference runs (`whole`, `pair`) are made by ``python -m wdsbench`` and by ``torchrun``; the
+many commands that are killed are forked (see `forks`).
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def run(words: Sequence[str]) -> None:
     assert process.returncode == 0, out + err
 
 
-def start_anew(words: Sequence[str], *launcher: str) -> subprocess.Popen[str]:
-    """Start ``python -m wdsbench``, or what ``launcher`` makes of it, as a user does."""
+def start_process(words: Sequence[str], *launcher: str) -> subprocess.Popen[str]:
+    """Start ``python -m wdsbench``, under ``launcher`` if given, as a user does."""
     return subprocess.Popen(
         [sys.executable, "-m", *launcher, "wdsbench", *words],
         stdout=subprocess.PIPE,
@@ -66,14 +66,14 @@ def start_anew(words: Sequence[str], *launcher: str) -> subprocess.Popen[str]:
     )
 
 
-def run_anew(words: Sequence[str], *launcher: str) -> None:
-    process = start_anew(words, *launcher)
+def run_process(words: Sequence[str], *launcher: str) -> None:
+    process = start_process(words, *launcher)
     out, err = process.communicate(timeout=180)
     assert process.returncode == 0, out + err
 
 
 def figures(out: Path) -> dict[str, Any]:
-    """Return what a run found, without the times it took."""
+    """Return the results of a run without its durations."""
     results = json.loads((out / "results.json").read_text())
     for result in results["detectors"].values():
         assert result.pop("seconds_per_epoch") > 0
@@ -104,7 +104,7 @@ def assert_same(out: Path, whole: Path) -> None:
 @pytest.fixture(scope="module")
 def whole(packed: Packed, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("whole") / "run"
-    run_anew(command(packed, out))
+    run_process(command(packed, out))
     return out
 
 
@@ -114,7 +114,7 @@ def pair(packed: Packed, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("pair") / "run"
     free_port = ("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--max-restarts=0")
     torchrun = ("torch.distributed.run", "--nproc-per-node=2", *free_port, "-m")
-    run_anew(command(packed, out, *TOGETHER), *torchrun)
+    run_process(command(packed, out, *TOGETHER), *torchrun)
     return out
 
 
@@ -175,7 +175,7 @@ def steps_of(out: Path) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("number", "start"), [(signal.SIGINT, start_anew), (signal.SIGTERM, start_command)]
+    ("number", "start"), [(signal.SIGINT, start_process), (signal.SIGTERM, start_command)]
 )
 def test_a_signal_saves_first(
     packed: Packed, whole: Path, tmp_path: Path, number: signal.Signals, start: Callable[..., Any]
