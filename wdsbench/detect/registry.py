@@ -160,15 +160,15 @@ _GRAPHS = LoaderNeeds(("hidden",), "all", "graph", kinds=("edges",))
 _UNION_GRAPHS = LoaderNeeds(("hidden",), "all", "union-graph", kinds=("heads",))
 
 
-def _probe(name: str, module: str) -> DetectorSpec:
+def _probe(name: str, class_name: str) -> DetectorSpec:
     """Return the entry of a probe of one layer's state of one token."""
-    build = _builder("probe", module)
+    build = _builder("probe", class_name)
     return DetectorSpec(name, "probe", _STATES, build=build, inputs=_hidden, chooses_token=True)
 
 
-def _graphs(name: str, module: str) -> DetectorSpec:
+def _graphs(name: str, class_name: str) -> DetectorSpec:
     """Return the entry of a detector on a graph per layer."""
-    build = _builder(name, module)
+    build = _builder(name, class_name)
     return DetectorSpec(name, "trained", _GRAPHS, build=build, inputs=_graph, scales_weights=True)
 
 
