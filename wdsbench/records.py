@@ -32,12 +32,14 @@ class Trace:
             None.
         trace_number: Number of the trace among those of its question, or None if unknown.
         label: 1.0 hallucinated, 0.0 right, None if the file has no label.
-        graphs: Per-layer edges if the source holds graphs instead of attention maps, or None.
+        graphs: Edges, one list per layer, if the source holds graphs instead of attention maps;
+            or None.
         reduced: Reduced attention maps, or None.
         layers: The L layers' numbers in the model, ascending, from 0; None: all.
         file: Path of the raw file.
         position: Place in that file, from 0.
         remarks: Changes made by the reader; counted by the packer.
+        origin: Raw file and place in it from which an unpacked trace was packed; or None.
     """
 
     question_id: str
@@ -50,12 +52,13 @@ class Trace:
     token_logprobs: NDArray[np.float32] | None = None
     trace_number: int | None = None
     label: float | None = None
-    graphs: list[LayerEdges] | None = None
+    graphs: EdgeLists | None = None
     reduced: ReducedAttention | None = None
     layers: tuple[int, ...] | None = None
     file: str = ""
     position: int = 0
     remarks: tuple[str, ...] = ()
+    origin: tuple[str, int] | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -64,28 +67,25 @@ class Trace:
 
 
 @dataclass(frozen=True)
-class LayerEdges:
-    """The attention edges j -> i of one layer.
+class EdgeLists:
+    """Lists of attention edges j -> i, one after the other.
 
     Attributes:
-        index: ``[2, E]`` unsigned: row 0 the sources j, row 1 the targets i (j < i), ordered by i,
-            then by j.
+        index: ``[2, E]`` unsigned: row 0 the sources j, row 1 the targets i (j < i), each list
+            ordered by i, then by j.
         weight: float16 ``[E]``.
+        pointer: uint32 ``[lists + 1]``: list n is edges ``[pointer[n], pointer[n + 1])``.
     """
 
     index: NDArray[Any]
     weight: NDArray[np.float16]
-
-
-@dataclass(frozen=True)
-class EdgeLists(LayerEdges):
-    """Lists of attention edges, one after the other, each ordered as `LayerEdges`.
-
-    Attributes:
-        pointer: uint32 ``[lists + 1]``: list n is edges ``[pointer[n], pointer[n + 1])``.
-    """
-
     pointer: NDArray[np.uint32]
+
+    def part(self, number: int) -> EdgeLists:
+        """Return list ``number`` alone, as views."""
+        pointer = self.pointer[number : number + 2]
+        first, last = pointer.tolist()
+        return EdgeLists(self.index[:, first:last], self.weight[first:last], pointer - pointer[0])
 
 
 @dataclass(frozen=True)

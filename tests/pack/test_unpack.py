@@ -211,4 +211,4 @@ def test_invalid_packed_from_is_ignored(tmp_path: Path) -> None:
         write_pickle(tmp_path / "b.pkl", [{**make_raw("q", seed=0), "packed_from": value}])
         (trace,) = read_traces(tmp_path / "b.pkl")
         assert trace.position == 0
-        assert not hasattr(trace, "origin")
+        assert trace.origin is None

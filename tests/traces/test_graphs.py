@@ -56,29 +56,30 @@ def test_states_and_edges(tmp_path: Path) -> None:
     assert (trace.question_id, trace.label, trace.tokens.size, trace.remarks) == ("q0", 1.0, 0, ())
     np.testing.assert_array_equal(trace.hidden, np.stack([layer.x.numpy() for layer in layers]))
     assert trace.graphs is not None
-    assert [edges.index.tolist() for edges in trace.graphs] == [[[0, 1], [1, 2]], [[], []]]
-    assert trace.graphs[0].weight.tolist() == [0.25, 0.5]
-    assert trace.graphs[0].index.dtype == np.uint8
+    assert trace.graphs.part(0).index.tolist() == [[0, 1], [1, 2]]
+    assert trace.graphs.part(1).index.tolist() == [[], []]
+    assert trace.graphs.part(0).weight.tolist() == [0.25, 0.5]
+    assert trace.graphs.part(0).index.dtype == np.uint8
 
 
 def test_weights_without_a_second_axis(tmp_path: Path) -> None:
     trace = read(tmp_path, graph([(0, 1, 0.25)], edge_attr=torch.tensor([0.75])))
     assert trace.graphs is not None
-    assert trace.graphs[0].weight.tolist() == [0.75]
+    assert trace.graphs.part(0).weight.tolist() == [0.75]
 
 
 def test_edges_are_ordered_by_target_then_source(tmp_path: Path) -> None:
     trace = read(tmp_path, graph([(1, 2, 0.3), (0, 2, 0.2), (0, 1, 0.1)]))
     assert trace.graphs is not None
-    assert trace.graphs[0].index.tolist() == [[0, 0, 1], [1, 2, 2]]
-    np.testing.assert_allclose(trace.graphs[0].weight, [0.1, 0.2, 0.3], atol=1e-3)
+    assert trace.graphs.part(0).index.tolist() == [[0, 0, 1], [1, 2, 2]]
+    np.testing.assert_allclose(trace.graphs.part(0).weight, [0.1, 0.2, 0.3], atol=1e-3)
 
 
 def test_what_is_changed_is_said(tmp_path: Path) -> None:
     changed = graph([(1, 1, 0.9), (2, 0, 0.5)], y=torch.tensor(1), note="mine")
     trace = read(tmp_path, changed, graph([]))
     assert trace.graphs is not None
-    assert trace.graphs[0].index.tolist() == [[0], [2]]
+    assert trace.graphs.part(0).index.tolist() == [[0], [2]]
     assert sorted(trace.remarks) == sorted([REMARK_ATTRIBUTES, REMARK_SELF_LOOPS, REMARK_TURNED])
 
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 import resource
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,7 @@ from wdsbench.bench.graphs import (
 from wdsbench.bench.part import WORKERS, Part, Settings, loader_cases, rates_part
 from wdsbench.bench.readers import batched, shuffled_samples
 from wdsbench.bench.timing import Work, consumed_sizes
-from wdsbench.records import LayerEdges
+from wdsbench.records import EdgeLists
 from wdsbench.shards.format.kinds import EDGES_INDEX, EDGES_POINTER, EDGES_WEIGHT, HIDDEN
 
 #: Duration of a repeat of a slow reader.
@@ -196,11 +195,7 @@ def webdataset_from_data_list(shards: Path, batch_size: int) -> Iterator[Graphs]
     for batch in samples.batched(batch_size, collation_fn=None):
         graphs: list[Any] = []
         for hidden, index, pointer, weight in batch:
-            edges = [
-                LayerEdges(index[:, first:last], weight[first:last])
-                for first, last in pairwise(pointer.tolist())
-            ]
-            graphs += data_list(GraphTrace(hidden, edges))
+            graphs += data_list(GraphTrace(hidden, EdgeLists(index, weight, pointer)))
         yield [Batch.from_data_list(graphs)]
 
 

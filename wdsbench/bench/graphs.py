@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,7 +15,7 @@ from wdsbench.bench.data import SEED, TraceShape, make_dataset
 from wdsbench.bench.part import WORKERS
 from wdsbench.files import atomic_file
 from wdsbench.progress import Progress, no_progress
-from wdsbench.records import LayerEdges
+from wdsbench.records import EdgeLists
 from wdsbench.shards.format.members import edge_members
 
 PT_NAME = "graphs-pt"
@@ -50,7 +49,7 @@ class GraphTrace:
     """One trace of the data."""
 
     hidden: NDArray[np.float16]  # ``[L, T, D]``
-    edges: list[LayerEdges]  # of every layer
+    edges: EdgeLists  # one list per layer
 
 
 @lru_cache(maxsize=1)  # states and edges are asked for separately
@@ -61,11 +60,7 @@ def graph_trace(shape: GraphShape, number: int) -> GraphTrace:
     states = rng.standard_normal((shape.layers, tokens, shape.features), np.float32)
     maps = causal_attention(rng, shape.layers, 1, tokens)
     index, bits, pointer = _core.mean_edges(list(maps), "top", SHARE)
-    weight = bits.view(np.float16)
-    edges = [
-        LayerEdges(index[:, first:last], weight[first:last])
-        for first, last in pairwise(pointer.tolist())
-    ]
+    edges = EdgeLists(index, bits.view(np.float16), pointer)
     return GraphTrace(states.astype(np.float16), edges)
 
 
@@ -84,7 +79,7 @@ def make_graph_shards(shape: GraphShape, folder: Path, progress: Progress = no_p
         folder,
         shape,
         lambda i: graph_trace(shape, i).hidden,
-        lambda i: edge_members(graph_trace(shape, i).edges, shape.tokens[i]),
+        lambda i: edge_members("edges", graph_trace(shape, i).edges, shape.tokens[i]),
         progress=progress,
     )
 
@@ -120,5 +115,7 @@ def data_list(trace: GraphTrace) -> list[Any]:
             edge_index=torch.from_numpy(edges.index.astype(np.int64)),
             edge_attr=torch.from_numpy(edges.weight).float()[:, None],
         )
-        for states, edges in zip(trace.hidden, trace.edges, strict=True)
+        for states, edges in zip(
+            trace.hidden, map(trace.edges.part, range(len(trace.hidden))), strict=True
+        )
     ]

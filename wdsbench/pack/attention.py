@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from wdsbench.errors import TraceError
 from wdsbench.pack.options import PackOptions
-from wdsbench.records import EdgeLists, LayerEdges, ReducedAttention, Trace
+from wdsbench.records import ReducedAttention, Trace
 from wdsbench.shards.format.kinds import (
     ATTENTION,
     EDGES_WEIGHT,
@@ -18,7 +17,7 @@ from wdsbench.shards.format.kinds import (
     SKETCH_VALUES,
     attention_kinds,
 )
-from wdsbench.shards.format.members import causal_half, edge_members, head_members, npy_pieces
+from wdsbench.shards.format.members import causal_half, edge_members, npy_pieces
 from wdsbench.shards.format.tar import Pieces
 from wdsbench.traces.attention import (
     ATTENTION_KINDS,
@@ -106,14 +105,13 @@ def _kinds(
     """Yield each wanted kind with its members."""
     tokens = trace.num_tokens
     if trace.graphs is not None and "edges" in wanted:
-        yield "edges", edge_members(trace.graphs, tokens)
+        yield "edges", edge_members("edges", trace.graphs, tokens)
     if reduced is None:
         return
     if "edges" in wanted and reduced.edges is not None and trace.graphs is None:
-        yield "edges", edge_members(_by_layer(reduced.edges), tokens)
+        yield "edges", edge_members("edges", reduced.edges, tokens)
     if "heads" in wanted and reduced.heads is not None:
-        lists = reduced.heads
-        yield "heads", head_members(lists.index, lists.weight, lists.pointer, tokens)
+        yield "heads", edge_members("heads", reduced.heads, tokens)
     if "sketch" in wanted and reduced.sketch is not None:
         yield "sketch", {SKETCH: npy_pieces(reduced.sketch)}
     if "full" in wanted and trace.attentions is not None:
@@ -137,13 +135,6 @@ def _reduced(trace: Trace, options: PackOptions) -> ReducedAttention | None:
         )
     except MapError as error:
         raise TraceError.at(trace, str(error)) from error
-
-
-def _by_layer(edges: EdgeLists) -> list[LayerEdges]:
-    return [
-        LayerEdges(edges.index[:, first:last], edges.weight[first:last])
-        for first, last in pairwise(edges.pointer.tolist())
-    ]
 
 
 def _check_extracted(trace: Trace, reduced: ReducedAttention, rules: AttentionRules) -> None:

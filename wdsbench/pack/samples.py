@@ -24,7 +24,6 @@ from wdsbench.shards.format.members import meta_member
 from wdsbench.shards.format.names import make_key
 from wdsbench.shards.format.rows import SampleRow
 from wdsbench.shards.write.writer import DatasetWriter
-from wdsbench.traces.origin import UnpackedTrace
 
 
 @dataclass
@@ -157,9 +156,9 @@ class SampleBuilder:
         )
         name = Path(trace.file).name
         note = [file, trace.position, prepared.digest]
-        if isinstance(trace, UnpackedTrace) and trace.origin is not None:
-            name = trace.origin.file
-            trace = replace(trace, position=trace.origin.position)
+        if trace.origin is not None:
+            name, position = trace.origin
+            trace = replace(trace, position=position)
         meta = meta_member(trace, number, name)
         writer.add(split, row, {**prepared.members, META: meta}, note)
 

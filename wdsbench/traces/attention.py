@@ -147,16 +147,18 @@ def join_layers(parts: Sequence[ReducedAttention]) -> ReducedAttention:
         MapError: Parts differ in heads, or have more edges than a pointer can count.
     """
     first = parts[0]
-    heads = sorted({part.num_heads for part in parts})
-    if len(heads) > 1:
-        raise MapError(f"layers have {' and '.join(map(str, heads))} heads; expected one number")
+    counts = sorted({part.num_heads for part in parts})
+    if len(counts) > 1:
+        raise MapError(f"layers have {' and '.join(map(str, counts))} heads; expected one number")
+    edges = [part.edges for part in parts if part.edges is not None]
+    heads = [part.heads for part in parts if part.heads is not None]
     sketches = [part.sketch for part in parts if part.sketch is not None]
     return ReducedAttention(
         num_layers=sum(part.num_layers for part in parts),
         num_heads=first.num_heads,
-        edges=_joined([part.edges for part in parts if part.edges is not None]),
+        edges=join_edges(edges) if edges else None,
         edge_rule=first.edge_rule,
-        heads=_joined([part.heads for part in parts if part.heads is not None]),
+        heads=join_edges(heads) if heads else None,
         head_threshold=first.head_threshold,
         sketch=np.concatenate(sketches) if sketches else None,
     )
@@ -182,9 +184,8 @@ def _check(edges: EdgeLists, layers: int, heads: int, first_layer: int, tokens: 
         ) from error
 
 
-def _joined(parts: list[EdgeLists]) -> EdgeLists | None:
-    if not parts:
-        return None
+def join_edges(parts: Sequence[EdgeLists]) -> EdgeLists:
+    """Return the lists of all parts; raise MapError if a pointer cannot count their edges."""
     counts = np.concatenate([np.diff(part.pointer.astype(np.int64)) for part in parts])
     pointer = np.concatenate([[0], np.cumsum(counts)])
     if pointer[-1] > _POINTER_MAX:

@@ -41,9 +41,8 @@ from numpy.typing import NDArray
 from wdsbench.errors import TraceError
 from wdsbench.records import ReducedAttention, Trace
 from wdsbench.traces.arrays import has_nan, shown, storable
+from wdsbench.traces.identity import origin_of, question_id_text, scalar
 from wdsbench.traces.layers import check_float, stacked_layers, tokens_of_states, whole_array
-from wdsbench.traces.origin import UnpackedTrace, origin_of
-from wdsbench.traces.question_id import question_id_text, scalar
 from wdsbench.traces.reduced import reduced_from_raw
 
 REMARK_BATCH_AXIS: Final = "dropped a leading batch axis of 1"
@@ -145,7 +144,7 @@ class _Checker:
                         f"{name}, layer {layer}, holds NaN; NaN is refused since every detector "
                         "would return NaN: extract this trace again, or leave it out."
                     )
-        trace = Trace(
+        return Trace(
             question_id=self.question_id,
             hidden=hidden,
             attentions=attentions,
@@ -160,11 +159,9 @@ class _Checker:
             layers=self.model_layers(len(hidden)),
             file=self.file,
             position=self.position,
-            remarks=tuple(self.remarks),
+            remarks=tuple(self.remarks) if self.origin is None else self.origin_remarks,
+            origin=self.origin,
         )
-        if self.origin is None:
-            return trace
-        return UnpackedTrace(**{**vars(trace), "remarks": self.origin_remarks}, origin=self.origin)
 
     def vector(self, name: str) -> NDArray[Any]:
         """Return the value of a key as an array without a batch axis of 1."""

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from wdsbench import _core
 from wdsbench.errors import TraceError
-from wdsbench.records import LayerEdges
+from wdsbench.records import EdgeLists
 from wdsbench.traces.arrays import as_array, is_tensor
+from wdsbench.traces.attention import join_edges
 
 REMARK_SELF_LOOPS: Final = "dropped self-loops of graphs"
 REMARK_TURNED: Final = "turned edges of graphs around, to run from the earlier token to the later"
@@ -49,8 +50,8 @@ SAFE_GLOBALS: Final = [
 
 def read_graphs(
     graphs: object, file: str, position: int
-) -> tuple[list[NDArray[Any]], list[LayerEdges], tuple[str, ...]]:
-    """Return the states ``[T, D]`` and the edges of each of one trace's L graphs, and remarks.
+) -> tuple[list[NDArray[Any]], EdgeLists, tuple[str, ...]]:
+    """Return the L states ``[T, D]`` and L lists of edges of a trace's L graphs, and remarks.
 
     Raises:
         TraceError: A part is missing, or has a wrong type, shape, dtype or range; the error names
@@ -63,14 +64,14 @@ def read_graphs(
             position=position,
         )
     remarks: dict[str, None] = {}
-    states, edges = [], []
+    states, parts = [], []
     for layer, graph in enumerate(graphs):
         try:
             values = _values(graph)
             if set(values) - set(_READ):
                 remarks[REMARK_ATTRIBUTES] = None
             states.append(_array(values, "x", 2, "f"))
-            edges.append(_edges(values, len(states[-1]), remarks))
+            parts.append(_edges(values, len(states[-1]), remarks))
         except ValueError as error:
             detail = f"graph of layer {layer}: {error}."
             raise TraceError(detail, file=file, position=position) from error
@@ -82,7 +83,7 @@ def read_graphs(
             file=file,
             position=position,
         )
-    return states, edges, tuple(remarks)
+    return states, join_edges(parts), tuple(remarks)
 
 
 def _values(graph: object) -> dict[str, Any]:
@@ -120,7 +121,7 @@ def _array(values: Mapping[str, Any], name: str, axes: int, kinds: str) -> NDArr
     return array
 
 
-def _edges(values: Mapping[str, Any], tokens: int, remarks: dict[str, None]) -> LayerEdges:
+def _edges(values: Mapping[str, Any], tokens: int, remarks: dict[str, None]) -> EdgeLists:
     index = _array(values, "edge_index", 2, "iu")
     weight = _array(values, "edge_attr", 1, "f")
     if index.shape != (2, weight.size):
@@ -151,7 +152,8 @@ def _edges(values: Mapping[str, Any], tokens: int, remarks: dict[str, None]) -> 
             f"tokens {source[place]} and {target[place]} have two edges; expected one, from the"
             " earlier token to the later one, which attends to it"
         )
-    return LayerEdges(
+    return EdgeLists(
         np.stack([source, target]).astype(np.min_scalar_type(max(tokens - 1, 0))),
         np.ascontiguousarray(weight[order]).astype(np.float16),
+        np.array([0, weight.size], np.uint32),
     )

@@ -15,7 +15,7 @@ from matplotlib.collections import PathCollection
 from matplotlib.path import Path as Curve
 from numpy.typing import NDArray
 
-from wdsbench.records import LayerEdges
+from wdsbench.records import EdgeLists
 from wdsbench.view.look import ANSWER_COLOUR, PROMPT_COLOUR, SCALE, WEIGHTS, token_fonts
 from wdsbench.view.trace import ViewedTrace, visible
 
@@ -62,22 +62,22 @@ def curves(places: Places, index: NDArray[np.int64]) -> NDArray[np.float64]:
     return np.stack([start, first, second, end], axis=1)
 
 
-def strongest(edges: LayerEdges, most: int = MOST_EDGES) -> LayerEdges:
-    """Return the ``most`` strongest edges, the weakest first."""
-    order = np.argsort(edges.weight, kind="stable")[-most:]
-    return LayerEdges(edges.index[:, order], edges.weight[order])
+def strongest(weight: NDArray[np.float16], most: int = MOST_EDGES) -> NDArray[np.int64]:
+    """Return the numbers of the ``most`` strongest edges, the weakest first."""
+    return np.argsort(weight, kind="stable")[-most:]
 
 
 def draw_graph(
-    axes: Axes, trace: ViewedTrace, edges: LayerEdges, *, size: float, every: int
+    axes: Axes, trace: ViewedTrace, edges: EdgeLists, *, size: float, every: int
 ) -> None:
     """Draw one layer's graph; every ``every``-th token has a label of ``size`` points."""
     places = place_nodes(trace.num_tokens, trace.prompt_length)
-    shown = strongest(edges)
-    weight = shown.weight.astype(np.float64)
+    shown = strongest(edges.weight)
+    weight = edges.weight[shown].astype(np.float64)
     share = np.asarray(SCALE(weight))
     codes = [Curve.MOVETO, Curve.CURVE4, Curve.CURVE4, Curve.CURVE4]
-    paths = [Curve(points, codes) for points in curves(places, shown.index.astype(np.int64))]
+    index = edges.index[:, shown].astype(np.int64)
+    paths = [Curve(points, codes) for points in curves(places, index)]
     axes.add_collection(
         PathCollection(
             paths,

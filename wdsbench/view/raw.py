@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from wdsbench.errors import TraceError
-from wdsbench.records import EdgeLists, LayerEdges, ReducedAttention, Trace
+from wdsbench.records import ReducedAttention, Trace
 from wdsbench.shards.format.members import causal_half
 from wdsbench.traces.attention import as_maps
 from wdsbench.traces.check import check_trace
-from wdsbench.traces.question_id import question_of
+from wdsbench.traces.identity import question_of
 from wdsbench.traces.read import raw_objects
 from wdsbench.traces.verify import checked_sequences
 from wdsbench.view.trace import ViewedTrace, shown_name, shown_texts
@@ -71,7 +71,7 @@ def _of_raw(trace: Trace, path: Path) -> ViewedTrace:
     full = None if trace.attentions is None else causal_half(as_maps(trace.attentions))
     kept = trace.reduced
     if kept is None and trace.graphs is not None:
-        kept = ReducedAttention(len(trace.graphs), 0, edges=_joined(trace.graphs))
+        kept = ReducedAttention(len(trace.hidden), 0, edges=trace.graphs)
     return ViewedTrace(
         name=shown_name(trace.question_id, trace.trace_number),
         source=f"{path.name}, trace {trace.position}",
@@ -86,13 +86,4 @@ def _of_raw(trace: Trace, path: Path) -> ViewedTrace:
         full=full,
         kept=kept,
         model_layers=trace.layers,
-    )
-
-
-def _joined(layers: list[LayerEdges]) -> EdgeLists:
-    ends = np.cumsum([0, *(layer.weight.size for layer in layers)]).astype(np.uint32)
-    return EdgeLists(
-        np.concatenate([layer.index for layer in layers], axis=1),
-        np.concatenate([layer.weight for layer in layers]),
-        ends,
     )

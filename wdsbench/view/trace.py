@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wdsbench.errors import WdsbenchError
-from wdsbench.records import EdgeLists, LayerEdges, ReducedAttention
+from wdsbench.records import EdgeLists, ReducedAttention
 from wdsbench.shards.format.kinds import KINDS, SKETCH_VALUES
 
 PANELS = ("graph", "heatmap", "norms")
@@ -164,7 +164,7 @@ class ViewedTrace:
         square[np.tril_indices(self.num_tokens)] = self.half(layer, head)
         return square
 
-    def edges(self, layer: int, head: int | None = None) -> LayerEdges:
+    def edges(self, layer: int, head: int | None = None) -> EdgeLists:
         """Return the edges to draw: those that packing keeps.
 
         Raises:
@@ -172,13 +172,13 @@ class ViewedTrace:
         """
         kept = self.kept
         if head is None and kept is not None and kept.edges is not None:
-            first, last = kept.edges.pointer[layer : layer + 2].tolist()
-            return LayerEdges(kept.edges.index[:, first:last], kept.edges.weight[first:last])
+            return kept.edges.part(layer)
         weight = self.half(layer, head)
         target, source = np.tril_indices(self.num_tokens)
         wanted = (source < target) & (weight >= (HEAD_EDGE if self.full is not None else 0))
         index = np.stack([source[wanted], target[wanted]])
-        return LayerEdges(index, weight[wanted].astype(np.float16))
+        pointer = np.array([0, index.shape[1]], np.uint32)
+        return EdgeLists(index, weight[wanted].astype(np.float16), pointer)
 
     def edge_rule(self, head: int | None = None) -> str:
         """Return a description of the edges of :meth:`edges`."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wdsbench.records import LayerEdges, Trace
+from wdsbench.records import EdgeLists, Trace
 from wdsbench.shards.format.kinds import KINDS
 from wdsbench.shards.format.tar import Pieces
 
@@ -24,34 +24,15 @@ def npy_pieces(array: NDArray[Any]) -> Pieces:
     return [header.getvalue(), array.reshape(-1).view(np.uint8)]
 
 
-def edge_members(layers: list[LayerEdges], tokens: int) -> dict[str, Pieces]:
-    """Return the members of ``edges``: index ``[2, E]``, weight ``[E]``, pointer ``[L + 1]``.
+def edge_members(kind: str, edges: EdgeLists, tokens: int) -> dict[str, Pieces]:
+    """Return the members of ``edges`` or ``heads``.
 
     Indices have the narrowest unsigned type that holds ``tokens - 1``.
     """
-    pointer = np.zeros(len(layers) + 1, np.uint32)
-    pointer[1:] = np.cumsum([layer.weight.size for layer in layers])
-    index = np.concatenate([layer.index for layer in layers], axis=1)
-    weight = np.concatenate([layer.weight for layer in layers]).astype(np.float16, copy=False)
-    return _edge_lists("edges", index, pointer, weight, tokens)
-
-
-def head_members(
-    index: NDArray[np.uint32],
-    weight: NDArray[np.float16],
-    pointer: NDArray[np.uint32],
-    tokens: int,
-) -> dict[str, Pieces]:
-    """Return the members of ``heads``, like `edge_members` with pointer ``[L * H + 1]``."""
-    return _edge_lists("heads", index, pointer, weight, tokens)
-
-
-def _edge_lists(
-    kind: str, index: NDArray[Any], pointer: NDArray[Any], weight: NDArray[Any], tokens: int
-) -> dict[str, Pieces]:
-    narrow = np.ascontiguousarray(index.astype(np.min_scalar_type(max(tokens - 1, 0))))
+    narrow = edges.index.astype(np.min_scalar_type(max(tokens - 1, 0)), order="C")
     names = (spec.name for spec in KINDS[kind].members)
-    return dict(zip(names, map(npy_pieces, (narrow, pointer, weight)), strict=True))
+    arrays = (narrow, edges.pointer, edges.weight)
+    return dict(zip(names, map(npy_pieces, arrays), strict=True))
 
 
 def causal_half(attentions: list[NDArray[Any]]) -> NDArray[np.float16]:

@@ -1,4 +1,4 @@
-"""Question ids of raw traces, as the text by which they are compared."""
+"""Question ids and origins of raw traces."""
 
 from __future__ import annotations
 
@@ -32,6 +32,20 @@ def question_of(raw: object) -> str | None:
         return question_id_text(scalar(raw["question_id"])) if isinstance(raw, Mapping) else None
     except (KeyError, ValueError):
         return None
+
+
+def origin_of(value: object) -> tuple[tuple[str, int] | None, tuple[str, ...]]:
+    """Return the raw file, and the place in it, from which an unpacked trace was packed, and its
+    remarks; None if ``packed_from`` is not valid.
+    """
+    if not isinstance(value, Mapping):
+        return None, ()
+    file, position, remarks = (value.get(key) for key in ("file", "position", "remarks"))
+    if not isinstance(file, str) or not isinstance(position, int) or position < 0:
+        return None, ()
+    if not isinstance(remarks, list | tuple) or not all(isinstance(text, str) for text in remarks):
+        return None, ()
+    return (storable(file), position), tuple(map(storable, remarks))
 
 
 def scalar(value: object) -> object:
