@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.timeout(120),
 ]
 
-Appoint = Callable[..., None]
+SetRank = Callable[..., None]
 
 
 @pytest.fixture(scope="module")
@@ -37,16 +37,16 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Packed:
 
 
 @pytest.fixture
-def as_rank(monkeypatch: pytest.MonkeyPatch) -> Iterator[Appoint]:
+def as_rank(monkeypatch: pytest.MonkeyPatch) -> Iterator[SetRank]:
     """Make this process a rank, like torch and its launcher."""
     for name in ("RANK", "WORLD_SIZE", "WORKER", "NUM_WORKERS"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(assign, "_appointed", None)
+    monkeypatch.setattr(assign, "_consumer", None)
 
-    def appoint(rank: int, ranks: int) -> None:
-        assign.appoint(assign.Consumer(rank, ranks))
+    def set_rank(rank: int, ranks: int) -> None:
+        assign.set_consumer(assign.Consumer(rank, ranks))
 
-    yield appoint
+    yield set_rank
     for name in ("RANK", "WORLD_SIZE", "WORKER", "NUM_WORKERS"):
         os.environ.pop(name, None)
 
@@ -213,7 +213,7 @@ def test_a_damaged_state_is_refused(packed: Packed, change: dict[str, Any], word
     [(2, 0, 7), (3, 0, 7), (2, 2, 7), (3, 2, 5), (2, 0, 1), (3, 3, 1), (40, 0, 4), (97, 2, 3)],
 )
 def test_all_ranks_take_the_same_steps(
-    packed: Packed, as_rank: Appoint, ranks: int, workers: int, batch_size: int, drop_last: bool
+    packed: Packed, as_rank: SetRank, ranks: int, workers: int, batch_size: int, drop_last: bool
 ) -> None:
     keys: Counter[str] = Counter()
     steps = set()
@@ -237,7 +237,7 @@ def test_all_ranks_take_the_same_steps(
         assert len(keys) == len(packed.raws)
 
 
-def test_a_rank_resumes(packed: Packed, as_rank: Appoint) -> None:
+def test_a_rank_resumes(packed: Packed, as_rank: SetRank) -> None:
     for rank in range(3):
         as_rank(rank, 3)
         loader = load(packed, batch_size=4)
@@ -267,7 +267,7 @@ def test_turns_by_hand() -> None:
         turns_after([3, 1, 2], 7)
 
 
-def test_an_epoch_differs_from_the_last_on_every_rank(packed: Packed, as_rank: Appoint) -> None:
+def test_an_epoch_differs_from_the_last_on_every_rank(packed: Packed, as_rank: SetRank) -> None:
     for rank in range(2):
         as_rank(rank, 2)
         loader = load(packed)
@@ -275,7 +275,7 @@ def test_an_epoch_differs_from_the_last_on_every_rank(packed: Packed, as_rank: A
         assert len(set(orders)) == 3
 
 
-def test_batches_of_no_samples(packed: Packed, as_rank: Appoint) -> None:
+def test_batches_of_no_samples(packed: Packed, as_rank: SetRank) -> None:
     """With more ranks than samples, every layout has an empty batch."""
     as_rank(998, 1000)
     choices: list[dict[str, Any]] = [

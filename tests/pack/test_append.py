@@ -97,9 +97,9 @@ def test_the_same_samples_as_packed_together(
     together = DatasetIndex.open(tmp_path / "together").file
     for name in ("fields", "splits", "layers", "labels"):
         assert getattr(index.file, name) == getattr(together, name), name
-    provenance = index.file.provenance.to_json()
+    provenance = index.file.provenance.model_dump(mode="json")
     assert provenance.pop("appended") == [{"inputs": 2, "scores": "s.csv"}]
-    assert provenance == together.provenance.to_json()
+    assert provenance == together.provenance.model_dump(mode="json")
 
 
 def test_appending_twice(packed: Path, tmp_path: Path, scores: Path) -> None:

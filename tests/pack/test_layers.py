@@ -75,7 +75,7 @@ def test_all_layers_are_not_named(tmp_path: Path) -> None:
     out = pack_files(tmp_path, make_raws(0, 12))
     index = DatasetIndex.open(out)
     assert index.model_layers is None
-    assert "layers" not in index.file.provenance.to_json()
+    assert "layers" not in index.file.provenance.model_dump(mode="json")
     assert all("layers" not in meta for meta in metas(out))
     named = pack_files(tmp_path / "named", make_raws(0, 12, CHOSEN))
     index, other = DatasetIndex.open(out), DatasetIndex.open(named)

@@ -215,7 +215,7 @@ def test_missing_scores(packed: Packed, tmp_path: Path) -> None:
     for name in ("label", "score"):
         values = by_question(index, name)
         assert {question for question, value in values.items() if value == value} == set(kept)
-    assert sum(entry["unlabelled"] for entry in index.class_counts.values()) == 10
+    assert sum(entry.unlabelled for entry in index.file.splits.values()) == 10
     # No label before and after is no change; a label where there was none is one.
     assert relabel(packed.folder, new, missing_score="keep").changed == 0
     assert relabel(packed.folder, tmp_path / "scores.csv").changed == 10

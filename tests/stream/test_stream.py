@@ -14,8 +14,8 @@ from builders import Packed, make_dataset
 
 from wdsbench import _core
 from wdsbench.shards.read.index import DatasetIndex
+from wdsbench.shards.read.open import open_shards
 from wdsbench.stream import EpochShuffle, PieceList, SampleRows, cut_pieces, this_consumer
-from wdsbench.stream.files import open_shards
 from wdsbench.stream.order import order_rng
 from wdsbench.stream.pieces import share_of
 

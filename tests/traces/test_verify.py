@@ -63,8 +63,8 @@ def test_every_bad_trace_of_a_file(tmp_path: Path) -> None:
     assert (report.traces, report.bad_traces, report.bad_files) == (3, 4, 0)
     with pytest.raises(TraceError) as raised:
         list(read_traces(tmp_path / "a.pkl"))
-    assert report.problems[0].text == str(raised.value)  # the same words as everywhere
-    assert "layer 1, holds NaN" in report.problems[1].text
+    assert str(report.problems[0]) == str(raised.value)  # the same words as everywhere
+    assert "layer 1, holds NaN" in str(report.problems[1])
 
 
 def test_bad_files_between_good_ones(tmp_path: Path) -> None:

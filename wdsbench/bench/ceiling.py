@@ -15,7 +15,7 @@ from wdsbench.bench.part import THREADS
 from wdsbench.bench.timing import Work
 from wdsbench.shards.format.kinds import HIDDEN
 from wdsbench.shards.read.index import DatasetIndex
-from wdsbench.stream.files import open_shards
+from wdsbench.shards.read.open import open_shards
 
 #: Larger than any last-level cache, so that memcpy runs at memory speed.
 MEMCPY_BYTES = 1 << 29

@@ -81,7 +81,7 @@ def _show(report: VerifyReport | RawReport) -> None:
             say(f"  {report.bad_traces} bad traces, {report.bad_files} bad files")
         notes = [f"{count} traces: {remark}" for remark, count in report.remarks.items()]
     for problem in report.problems[:_SHOWN]:
-        say(f"  {problem.text}")
+        say(f"  {problem}")
     say_rest(len(report.problems), _SHOWN)
     for note in notes:
         say(f"  note: {note}")

@@ -27,7 +27,7 @@ import xxhash
 from pydantic import BaseModel, StrictInt, StrictStr, ValidationError
 
 from wdsbench.errors import QuestionError
-from wdsbench.traces.identity import question_id_text
+from wdsbench.traces.arrays import question_id_text
 
 SUFFIXES: Final = (".jsonl", ".jsonl.gz", ".csv", ".csv.gz")
 _ENCODING: Final = "utf-8-sig"  # spreadsheets write a byte order mark

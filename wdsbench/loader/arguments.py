@@ -21,8 +21,7 @@ from wdsbench.loader.plan import DecodePlan
 from wdsbench.loader.tokens import Tokens, as_integer, require_kind, select_tokens
 from wdsbench.shards.format.kinds import loader_kinds
 from wdsbench.shards.read.index import DatasetIndex
-from wdsbench.shards.read.open import open_index
-from wdsbench.stream.files import open_shards
+from wdsbench.shards.read.open import open_index, open_shards
 
 Layers = Sequence[int] | slice | int | None
 

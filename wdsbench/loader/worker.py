@@ -22,7 +22,7 @@ from wdsbench.loader.decode import BatchDecoder
 from wdsbench.loader.stats import disk_bytes
 from wdsbench.processes import Channel, ParentGoneError, portable_error
 from wdsbench.slabs import SharedSlab, SlabCursor, SlabFullError
-from wdsbench.stream.assign import Consumer, appoint
+from wdsbench.stream.assign import Consumer, set_consumer
 
 
 class Filled(NamedTuple):
@@ -77,7 +77,7 @@ class WorkerTask:
 
 def work(channel: Channel, task: WorkerTask) -> None:
     """Serve requests until the training process ends the worker, or is gone."""
-    appoint(task.consumer)
+    set_consumer(task.consumer)
     _Worker(channel, task).serve()
 
 

@@ -9,12 +9,11 @@ read yet. Every stage is a callable from iterator to iterator that works in any
 only, and nothing here imports torch.
 """
 
-from wdsbench.shards.read.sample import read_member
+from wdsbench.shards.read.sample import load_member, read_member
 from wdsbench.stream.assign import Consumer, this_consumer
-from wdsbench.stream.members import SampleMembers, load_member
-from wdsbench.stream.pieces import Piece, PieceList, cut_pieces
-from wdsbench.stream.rows import SampleRows
-from wdsbench.stream.shuffle import EpochShuffle
+from wdsbench.stream.members import SampleMembers
+from wdsbench.stream.order import EpochShuffle
+from wdsbench.stream.pieces import Piece, PieceList, SampleRows, cut_pieces
 
 __all__ = [
     "Consumer",

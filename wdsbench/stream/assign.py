@@ -32,16 +32,16 @@ class Consumer:
 
 
 #: Set in the reading processes that wdsbench starts itself.
-_appointed: Consumer | None = None
+_consumer: Consumer | None = None
 
 
-def appoint(consumer: Consumer) -> None:
+def set_consumer(consumer: Consumer) -> None:
     """Make this worker process the reader ``consumer``.
 
     WebDataset's splitters read their own environment variables, which are set too.
     """
-    global _appointed
-    _appointed = consumer
+    global _consumer
+    _consumer = consumer
     os.environ.update(
         RANK=str(consumer.rank),
         WORLD_SIZE=str(consumer.ranks),
@@ -54,12 +54,11 @@ def this_consumer() -> Consumer:
     """Return the place of this process.
 
     Raises:
-        ValueError: The environment contradicts torch. WebDataset's splitters prefer ``RANK`` with
-            ``WORLD_SIZE`` and ``WORKER`` with ``NUM_WORKERS`` to torch's own numbers, so wrong
-            values would silently skip samples.
+        ValueError: The environment contradicts torch. WebDataset's splitters prefer ``RANK`` and
+            ``WORKER`` of the environment, so wrong values would silently skip samples.
     """
-    if _appointed is not None:
-        return _appointed
+    if _consumer is not None:
+        return _consumer
     stray = [name for name in ("WORKER", "NUM_WORKERS") if name in os.environ]
     if stray:
         raise ValueError(

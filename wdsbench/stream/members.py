@@ -1,4 +1,4 @@
-"""Samples for custom pipelines: members that are not read yet, and functions that read one.
+"""Samples for custom pipelines, with members that are not read yet.
 
 A sample has webdataset's form (``__key__``, ``__url__``, one entry per suffix), but an entry is a
 :class:`wdsbench.records.Member` instead of bytes. Label, score, question id and lengths come from
@@ -10,12 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from numpy.typing import NDArray
-
 from wdsbench.records import Member
 from wdsbench.shards.format.kinds import member_names
 from wdsbench.shards.read.index import DatasetIndex
-from wdsbench.shards.read.sample import parse_array, read_member
 
 
 class SampleMembers:
@@ -45,13 +42,3 @@ class SampleMembers:
         sample["token_count"] = int(index.columns["tokens"][row])
         sample["prompt_length"] = int(index.columns["prompt_length"][row])
         return sample
-
-
-def load_member(member: Member) -> NDArray[Any]:
-    """Return an npy member as an array, read-only, in its stored dtype.
-
-    Raises:
-        ShardError: It cannot be read.
-        DecodeError: It is not an npy member of a supported dtype.
-    """
-    return parse_array(read_member(member), member)

@@ -1,12 +1,16 @@
-"""Conversion of a trace's values to NumPy arrays and storable texts, without importing torch."""
+"""Values of a raw trace as NumPy arrays, texts and ids, without importing torch."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from wdsbench.errors import TraceError
 
 # float16 without its sign bit: all exponent bits set is infinity, anything above is NaN.
 _HALF_MAGNITUDE = np.uint16(0x7FFF)
@@ -24,11 +28,8 @@ def is_tensor(value: object) -> bool:
 def tensor_to_numpy(tensor: Any) -> NDArray[Any]:
     """Return a torch tensor's values on the CPU; bfloat16, unknown to NumPy, as float32.
 
-    The array shares the tensor's memory where no conversion is needed.
-
-    Raises:
-        ValueError: The tensor is sparse, on the meta device, or of a dtype that NumPy lacks
-            (float8, quantised).
+    The array shares the tensor's memory where it can. Raises ValueError for sparse and meta tensors
+    and dtypes that NumPy lacks (float8, quantised).
     """
     import torch
 
@@ -46,9 +47,8 @@ def tensor_to_numpy(tensor: Any) -> NDArray[Any]:
 
 
 def as_array(value: object) -> NDArray[Any]:
-    """Return an array, a tensor or (nested) lists of numbers as a plain array.
-
-    Shares memory with ``value`` where it can.
+    """Return an array, a tensor or (nested) lists of numbers as an array, sharing memory where it
+    can.
 
     Raises:
         ValueError: Lists are ragged, or a tensor has no NumPy form.
@@ -85,3 +85,59 @@ def shown(value: object) -> str:
 def storable(text: str) -> str:
     """Return ``text`` for UTF-8: lone surrogates, which tokenizers may leave, become ``?``."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
+def question_id_text(value: object) -> str:
+    """Return a question id as ``str``, integers as decimal digits; raise ValueError for others."""
+    if isinstance(value, str):
+        if not value:
+            raise ValueError("question_id is empty; give every question an id.")
+        if storable(value) != value:
+            raise ValueError("question_id is not valid Unicode (a lone surrogate); rename it.")
+        return str(value)
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        return str(int(value))
+    raise ValueError(f"question_id is a {type(value).__name__}; expected text or an integer.")
+
+
+def question_of(raw: object) -> str | None:
+    """Return the question id of an unchecked raw trace, or None."""
+    try:
+        return question_id_text(scalar(raw["question_id"])) if isinstance(raw, Mapping) else None
+    except (KeyError, ValueError):
+        return None
+
+
+def origin_of(value: object) -> tuple[tuple[str, int] | None, tuple[str, ...]]:
+    """Return the raw file and place from which a trace was packed, or None, and its remarks."""
+    if not isinstance(value, Mapping):
+        return None, ()
+    file, position, remarks = (value.get(key) for key in ("file", "position", "remarks"))
+    if not isinstance(file, str) or not isinstance(position, int) or position < 0:
+        return None, ()
+    if not isinstance(remarks, list | tuple) or not all(isinstance(text, str) for text in remarks):
+        return None, ()
+    return (storable(file), position), tuple(map(storable, remarks))
+
+
+def scalar(value: object) -> object:
+    """Return the element of an array or tensor of one element, any other value unchanged."""
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if not (hasattr(value, "ndim") and hasattr(value, "item") and hasattr(value, "size")):
+        return value
+    array = as_array(value)
+    return array.reshape(-1)[0] if array.size == 1 and array.dtype != object else value
+
+
+@contextmanager
+def located(
+    file: str, position: int | None = None, question_id: str | None = None
+) -> Iterator[None]:
+    """Raise a ValueError of the block as a TraceError with this place."""
+    try:
+        yield
+    except ValueError as error:
+        raise TraceError(
+            str(error), file=file, position=position, question_id=question_id
+        ) from error

@@ -29,8 +29,8 @@ class MapError(ValueError):
 
 @dataclass(frozen=True)
 class EdgeRule:
-    """The selection of edges among a token's predecessors: ``top:0.35`` keeps that share of them,
-    ``threshold:0.01`` those of at least that weight.
+    """The edges kept among a token's predecessors: ``top:0.35``, that share of them;
+    ``threshold:0.01``, those of at least that weight.
     """
 
     kind: str
@@ -38,9 +38,7 @@ class EdgeRule:
 
     @classmethod
     def parse(cls, text: str) -> EdgeRule:
-        """Return the rule; raise ValueError if ``text`` is not ``top:SHARE`` or
-        ``threshold:WEIGHT`` with a number within 0..1.
-        """
+        """Return the rule; raise ValueError if the text is not one."""
         kind, _, value = text.partition(":")
         try:
             number = float(value)
@@ -55,12 +53,8 @@ class EdgeRule:
 
 @dataclass(frozen=True)
 class AttentionRules:
-    """Kinds of attention to keep, and their rules.
-
-    Attributes:
-        kinds: A subset of ``ATTENTION_KINDS``.
-        edge_rule: ``top:SHARE`` or ``threshold:WEIGHT``.
-        head_threshold: Least weight of a per-head edge.
+    """Kinds of attention to keep (a subset of ``ATTENTION_KINDS``), the rule of edges, and the
+    least weight of a per-head edge.
     """
 
     kinds: tuple[str, ...]
@@ -113,16 +107,16 @@ def reduce_maps(
         MapError: A weight is not finite, or not a probability.
     """
     heads, tokens = maps[0].shape[:2]
+    sizes = {"tokens": tokens, "layers": len(maps), "first_layer": first_layer}
     edges = head_edges = sketch = None
     try:
         if "edges" in rules.kinds:
             rule = EdgeRule.parse(rules.edge_rule)
-            edges = _lists(_core.mean_edges(maps, rule.kind, rule.value, threads=threads), tokens)
-            _check(edges, len(maps), 0, first_layer, tokens)
+            found = _core.mean_edges(maps, rule.kind, rule.value, threads=threads)
+            edges = _checked(found, {**sizes, "heads": 0})
         if "heads" in rules.kinds:
             found = _core.head_edges(maps, rules.head_threshold, threads=threads)
-            head_edges = _lists(found, tokens)
-            _check(head_edges, len(maps), heads, first_layer, tokens)
+            head_edges = _checked(found, {**sizes, "heads": heads})
         if "sketch" in rules.kinds:
             values = _core.sketch(maps, prompt_length=prompt_length, threads=threads)
             sketch = values.astype(np.float16)
@@ -141,7 +135,7 @@ def reduce_maps(
 
 
 def join_layers(parts: Sequence[ReducedAttention]) -> ReducedAttention:
-    """Return the parts of one trace, reduced by the same rules, concatenated along the layers.
+    """Return the parts of one trace, reduced by the same rules, joined along the layers.
 
     Raises:
         MapError: Parts differ in heads, or have more edges than a pointer can count.
@@ -164,24 +158,21 @@ def join_layers(parts: Sequence[ReducedAttention]) -> ReducedAttention:
     )
 
 
-def _lists(
-    found: tuple[NDArray[np.uint32], NDArray[np.uint16], NDArray[np.uint32]], tokens: int
+def _checked(
+    found: tuple[NDArray[np.uint32], NDArray[np.uint16], NDArray[np.uint32]], sizes: dict[str, int]
 ) -> EdgeLists:
-    """Return a result of the C++ functions, with indices in the narrowest type for ``tokens``."""
+    """Return a result of C++, with indices in the narrowest type; raise MapError if its weights are
+    not attention probabilities.
+    """
     index, bits, pointer = found
-    narrow = np.min_scalar_type(max(tokens - 1, 0))
-    return EdgeLists(index.astype(narrow), bits.view(np.float16), pointer)
-
-
-def _check(edges: EdgeLists, layers: int, heads: int, first_layer: int, tokens: int) -> None:
-    """Raise MapError if the weights are not attention probabilities."""
-    sizes = {"tokens": tokens, "layers": layers, "heads": heads, "first_layer": first_layer}
+    narrow = index.astype(np.min_scalar_type(max(sizes["tokens"] - 1, 0)))
+    edges = EdgeLists(narrow, bits.view(np.float16), pointer)
     try:
         _core.check_edge_lists(edges.index, edges.weight, edges.pointer, **sizes)
     except _core.FormatError as error:
-        raise MapError(
-            f"{error.detail}; save the attention probabilities, not the scores"
-        ) from error
+        detail = f"{error.detail}; save the attention probabilities, not the scores"
+        raise MapError(detail) from error
+    return edges
 
 
 def join_edges(parts: Sequence[EdgeLists]) -> EdgeLists:

@@ -33,13 +33,13 @@ def expand_patterns(patterns: Sequence[str | Path]) -> list[Path]:
     """Return the trace files that match any of ``patterns``, sorted by path, each once.
 
     A pattern is a file, a folder (all trace files directly in it) or a glob
-    (``traces_data/*.pkl*``, ``**`` for any depth). Globs do not match ``BESIDE_TRACES`` and hidden
-    files, such as a writer's temporary files.
+    (``traces_data/*.pkl*``, ``**`` for any depth). Globs do not match hidden files and
+    ``BESIDE_TRACES``.
 
     Raises:
-        ValueError: A pattern is empty or blank.
-        TraceError: A pattern matches nothing; a match is not a trace file; or both a file and its
-            compressed copy match (``a.pkl``, ``a.pkl.gz``).
+        ValueError: A pattern is empty.
+        TraceError: A pattern matches nothing, or a file that is not a trace file or the compressed
+            copy of another match.
     """
     files, refused = match_patterns(patterns)
     if refused:
@@ -48,12 +48,7 @@ def expand_patterns(patterns: Sequence[str | Path]) -> list[Path]:
 
 
 def match_patterns(patterns: Sequence[str | Path]) -> tuple[list[Path], list[TraceError]]:
-    """Return the trace files as ``expand_patterns`` does, and an error for every other match.
-
-    Raises:
-        ValueError: A pattern is empty or blank.
-        TraceError: A pattern matches nothing.
-    """
+    """Return the trace files as ``expand_patterns`` does, and an error for every other match."""
     found: dict[str, Path] = {}
     for pattern in patterns:
         if not str(pattern).strip():  # Path("") would be the working folder
@@ -82,7 +77,7 @@ def match_patterns(patterns: Sequence[str | Path]) -> tuple[list[Path], list[Tra
 
 
 def _problem_of(path: Path, names: Collection[str]) -> str | None:
-    """Return the reason why one of the matches ``names`` is not a trace file, or None."""
+    """Return the reason why one of the matches is not a trace file, or None."""
     if kind_of(path) is None:
         known = ", ".join(end for ends in SUFFIXES.values() for end in ends)
         return f"the name ends in none of {known}; move the file away or choose a narrower pattern."
@@ -101,10 +96,8 @@ def kind_of(path: Path) -> str | None:
 
 
 def open_raw(path: Path) -> BinaryIO:
-    """Return ``path`` opened for reading; inflated if it is a gzip file by its first bytes.
-
-    Raises:
-        TraceError: The file does not exist, cannot be opened, or is empty.
+    """Open a file, inflated if it is a gzip file; raise TraceError if it cannot be read or is
+    empty.
     """
     try:
         stream = path.open("rb")

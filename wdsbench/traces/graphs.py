@@ -1,11 +1,9 @@
 """Preprocessed graphs: n lists of L PyG ``Data``, without PyG.
 
 ``torch.load(weights_only=True)`` receives empty classes of ours under the names of exactly the
-classes that a ``Data`` is pickled with. Nothing of PyG is imported or run, in any version, even if
-the program has imported PyG, which registers its own ``Data`` with torch.
-
-``x`` ``[T, D]`` of a graph becomes the layer's states, and ``edge_index`` ``[2, E]`` with
-``edge_attr`` ``[E]`` or ``[E, 1]`` its attention edges j -> i (token i attends to j < i).
+classes that a ``Data`` is pickled with; nothing of PyG is imported or run. ``x`` ``[T, D]`` of a
+graph becomes the layer's states, and ``edge_index`` ``[2, E]`` with ``edge_attr`` ``[E]`` or ``[E,
+1]`` its attention edges j -> i (token i attends to j < i).
 """
 
 from __future__ import annotations
@@ -17,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wdsbench import _core
-from wdsbench.errors import TraceError
 from wdsbench.records import EdgeLists
 from wdsbench.traces.arrays import as_array, is_tensor
 from wdsbench.traces.attention import join_edges
@@ -49,19 +46,16 @@ SAFE_GLOBALS: Final = [
 
 
 def read_graphs(
-    graphs: object, file: str, position: int
+    graphs: object,
 ) -> tuple[list[NDArray[Any]], EdgeLists, tuple[str, ...]]:
     """Return the L states ``[T, D]`` and L lists of edges of a trace's L graphs, and remarks.
 
     Raises:
-        TraceError: A part is missing, or has a wrong type, shape, dtype or range; the error names
-            the layer, ``file`` and ``position``.
+        ValueError: A part is missing, or has a wrong type, shape, dtype or range.
     """
     if not isinstance(graphs, list | tuple) or not graphs:
-        raise TraceError(
-            f"a trace's graphs are a {_kind(graphs)}; expected a list of one Data for each layer.",
-            file=file,
-            position=position,
+        raise ValueError(
+            f"a trace's graphs are a {_kind(graphs)}; expected a list of one Data for each layer."
         )
     remarks: dict[str, None] = {}
     states, parts = [], []
@@ -73,15 +67,12 @@ def read_graphs(
             states.append(_array(values, "x", 2, "f"))
             parts.append(_edges(values, len(states[-1]), remarks))
         except ValueError as error:
-            detail = f"graph of layer {layer}: {error}."
-            raise TraceError(detail, file=file, position=position) from error
+            raise ValueError(f"graph of layer {layer}: {error}.") from error
     sizes = sorted({layer.shape for layer in states})
     if len(sizes) > 1:
-        raise TraceError(
+        raise ValueError(
             f"graphs differ in the shape of x from layer to layer: {', '.join(map(str, sizes))};"
-            " save the same tokens for every layer.",
-            file=file,
-            position=position,
+            " save the same tokens for every layer."
         )
     return states, join_edges(parts), tuple(remarks)
 

@@ -1,9 +1,8 @@
 """HDF5 files of traces, by h5py (``pip install 'wdsbench[hdf5]'``), one trace in memory at a time.
 
-The file's root is one trace, or each group in it is one. A trace's datasets and attributes are
-named by the raw format's keys; ``hidden_states`` and ``attentions`` are datasets of all layers, or
-groups of datasets ``0``, ``1``, ...; ``reduced_attention`` is a group. Groups are ordered by number
-if all their names are decimal, else by name. Links to other files are refused.
+The root is one trace, or each group in it is one, ordered by number if all names are decimal, else
+by name. Datasets and attributes are named by the raw format's keys, and groups hold the layers
+``0``, ``1``, ... or ``reduced_attention``. Links to other files are refused.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from wdsbench.traces.named import (
 
 
 def read_hdf5(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the raw dict of each trace, reading one trace at a time.
+    """Yield the raw dict of each trace, one in memory at a time.
 
     Raises:
         TraceError: h5py is not installed, the file is cut short or damaged, or holds no trace.
@@ -41,7 +40,7 @@ def read_hdf5(path: Path) -> Iterator[dict[str, Any]]:
     try:
         with h5py.File(path, "r") as file:
             try:
-                traces = _traces(h5py, file, str(path))
+                traces = _traces(h5py, file)
             except ValueError as error:
                 raise TraceError(f"{error}.", file=str(path)) from error
             yield from raw_traces(traces, str(path))
@@ -85,33 +84,31 @@ def _h5py(file: str) -> Any:
         ) from error
 
 
-def _traces(h5py: Any, file: Any, name: str) -> list[NamedTrace]:
+def _traces(h5py: Any, file: Any) -> list[NamedTrace]:
     groups = [
         key for key in file if key not in KEYS and isinstance(_linked(h5py, file, key), h5py.Group)
     ]
     root = _named(h5py, file)
-    if root.values and groups:
-        raise TraceError(
-            f"the root holds {next(iter(root.values))} and groups such as {groups[0]!r}; expected"
-            " one trace in the root, or one in each group.",
-            file=name,
+    if root and groups:
+        raise ValueError(
+            f"the root holds {next(iter(root))} and groups such as {groups[0]!r}; expected one"
+            " trace in the root, or one in each group"
         )
-    if root.values:
+    if root:
         return [root]
     numbers = all(key.isdecimal() for key in groups)
     groups.sort(key=(lambda key: (int(key), key)) if numbers else (lambda key: (0, key)))
     if not groups:
-        raise TraceError(
+        raise ValueError(
             f"the file holds no trace (names: {', '.join(list(file)[:10]) or 'none'}); expected"
-            " groups that hold hidden_states, tokens, question_id, ...",
-            file=name,
+            " groups that hold hidden_states, tokens, question_id"
         )
     return [_named(h5py, _linked(h5py, file, key)) for key in groups]
 
 
 def _named(h5py: Any, group: Any) -> NamedTrace:
     """Return the readers of one group's datasets and attributes."""
-    values = {key: _attribute_reader(group, key) for key in group.attrs if key in KEYS}
+    values: NamedTrace = {key: _attribute_reader(group, key) for key in group.attrs if key in KEYS}
     for key in group:
         if key not in KEYS:
             continue
@@ -126,7 +123,7 @@ def _named(h5py: Any, group: Any) -> NamedTrace:
                     values[name] = _dataset_reader(h5py, part, name)
             for inner in item.attrs:
                 values[f"{key}.{inner}"] = _attribute_reader(item, inner)
-    return NamedTrace(values)
+    return values
 
 
 def _linked(h5py: Any, group: Any, key: str) -> Any:

@@ -22,12 +22,8 @@ _STEPS: Final = (
 def stacked_layers(name: str, value: object, axes: int) -> tuple[NDArray[Any], bool]:
     """Return layers as one array ``[L, ...]``, and whether a batch axis of 1 was dropped.
 
-    The array is C-contiguous and in native byte order.
-
-    Args:
-        name: The raw trace's key. Layers of ``hidden_states`` may also be vectors.
-        value: A sequence of L arrays, or one array of all layers.
-        axes: Axes of each layer.
+    The array is C-contiguous and in native byte order. ``value`` holds L arrays of ``axes`` axes,
+    or is one array of all layers; layers of ``hidden_states`` may also be vectors.
 
     Raises:
         ValueError: The layers are not float arrays of one shape.
@@ -73,15 +69,8 @@ def tokens_of_states(
 ) -> str:
     """Return the tokens that states belong to: ``all``, ``answer`` or ``last``.
 
-    Args:
-        states_of: Value of the raw trace's key, or None.
-        states: Number of tokens with states.
-        token_count: Tokens of the trace.
-        prompt_length: Tokens of the prompt, if known.
-
-    Raises:
-        ValueError: ``states_of`` is unknown or does not fit the number of states, or it is None
-            and the states belong neither to all tokens nor to one.
+    ``states_of`` is the raw trace's value, or None. Raises ValueError if it does not fit the number
+    of states, or if it is None and the states belong neither to all tokens nor to one.
     """
     answer = None if prompt_length is None else token_count - prompt_length
     if states_of is not None:

@@ -1,17 +1,12 @@
 """Traces as named arrays, the content of ``.safetensors``, ``.npz`` and HDF5 files.
 
-A file holds one trace, whose arrays are named by the raw format's keys, or several traces, whose
-numbers precede the names:
-
     hidden_states, attentions                   all layers in one array, or
     hidden_states.0, hidden_states.1, ...       one array per layer
-    tokens, token_logprobs, ...                 every other key
-    reduced_attention.edges_index, ...          the values of that dict
+    tokens, reduced_attention.edges_index, ...  other keys of the raw format, and its entries
     12.hidden_states, 12.tokens, ...            the same for trace 12 of a file of several
 
-Other values (ids, texts, numbers) are stored in a JSON object named ``meta`` under the same keys:
-``{"question_id": "q1", ...}`` for one trace, ``{"12": {"question_id": "q1", ...}}`` for several.
-Traces are read in the order of their numbers, which may have gaps. Unknown names are ignored.
+Other values are in a JSON object ``meta`` under the same keys: ``{"question_id": "q1", ...}``, or
+``{"12": {"question_id": "q1", ...}}``. Unknown names are ignored.
 """
 
 from __future__ import annotations
@@ -19,7 +14,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -60,85 +54,58 @@ _NUMBERED: Final = re.compile(r"([0-9]{1,18})\.(.+)", re.DOTALL)
 Reader = Callable[[], Any]
 
 
-@dataclass
-class NamedTrace:
-    """One trace of a file: readers of its values by name, without the trace's number."""
-
-    values: dict[str, Reader] = field(default_factory=dict)
-
-    def raw(self) -> dict[str, Any]:
-        """Read the trace.
-
-        Raises:
-            ValueError: Layers are not 0 .. L - 1, or are stored both as one array and separately.
-        """
-        raw: dict[str, Any] = {}
-        layers: dict[str, dict[int, Reader]] = {}
-        for name, read in self.values.items():
-            key, _, rest = name.partition(".")
-            if not rest:
-                raw[key] = read()
-            elif key in LAYERED and rest.isdecimal():
-                layers.setdefault(key, {})[int(rest)] = read
-            elif key == REDUCED:
-                raw.setdefault(REDUCED, {})[rest] = read()
-        for key, readers in layers.items():
-            if key in raw:
-                raise ValueError(f"{key} is stored as one array and layer by layer; keep one")
-            if sorted(readers) != list(range(len(readers))):
-                found = ", ".join(map(str, sorted(readers)))
-                raise ValueError(
-                    f"{key} has layers {found}; expected 0 .. {len(readers) - 1}, each once"
-                )
-            raw[key] = [readers[layer]() for layer in range(len(readers))]
-        return raw
+#: One trace of a file: readers of its values by name, without the trace's number.
+NamedTrace = dict[str, Reader]
 
 
-def group_names(readers: Mapping[str, Reader], meta: object, file: str) -> list[NamedTrace]:
+def group_names(readers: Mapping[str, Reader], meta: object) -> list[NamedTrace]:
     """Return the traces of a file from the readers of its arrays and the parsed ``meta`` or None.
 
     Raises:
-        TraceError: No name belongs to a trace; names with and without a number are mixed; or
-            ``meta`` is not an object.
+        ValueError: No name belongs to a trace, or names with and without a number are mixed.
     """
     found = {name: reader for name, reader in readers.items() if _is_known(name)}
     if meta is not None and not isinstance(meta, Mapping):
-        raise TraceError(f"meta is {shown(meta)}; expected a JSON object.", file=file)
+        raise ValueError(f"meta is {shown(meta)}; expected a JSON object")
     for name, value in _meta_values(meta or {}):
         found.setdefault(name, _constant(value))
     if not found:
         names = ", ".join(sorted(map(str, readers))[:10]) or "none"
-        raise TraceError(
+        raise ValueError(
             f"no array has the name of a part of a trace (names: {names}); expected hidden_states,"
-            " tokens, ..., or 0.hidden_states, 0.tokens, ... for several traces.",
-            file=file,
+            " tokens, ..., or 0.hidden_states, 0.tokens, ... for several traces"
         )
     numbered = [match for match in map(_NUMBERED.fullmatch, found) if match]
     if not numbered:
-        return [NamedTrace(found)]
+        return [found]
     if len(numbered) < len(found):
         plain = next(name for name in found if not _NUMBERED.fullmatch(name))
-        raise TraceError(
+        raise ValueError(
             f"names with a trace number ({numbered[0][0]}) are mixed with names without one"
-            f" ({plain}); number all names of a file, or none if it holds one trace.",
-            file=file,
+            f" ({plain}); number all names of a file, or none if it holds one trace"
         )
     traces: dict[int, NamedTrace] = {}
     for match in numbered:
-        trace = traces.setdefault(int(match[1]), NamedTrace())
-        trace.values[match[2]] = found[match[0]]
+        traces.setdefault(int(match[1]), {})[match[2]] = found[match[0]]
     return [traces[number] for number in sorted(traces)]
 
 
-def raw_traces(traces: Iterable[NamedTrace], file: str) -> Iterator[dict[str, Any]]:
-    """Yield the raw dict of each trace, reading one trace at a time.
+def read_named(readers: Mapping[str, Reader], meta: object, file: str) -> Iterator[dict[str, Any]]:
+    """Yield the raw dict of each trace of a file; see `group_names` and `raw_traces`."""
+    try:
+        traces = group_names(readers, meta)
+    except ValueError as error:
+        raise TraceError(f"{error}.", file=file) from error
+    yield from raw_traces(traces, file)
 
-    Raises:
-        TraceError: A value cannot be read; the error names the trace.
+
+def raw_traces(traces: Iterable[NamedTrace], file: str) -> Iterator[dict[str, Any]]:
+    """Yield the raw dict of each trace, one in memory at a time; raise TraceError if one is
+    damaged.
     """
     for position, trace in enumerate(traces):
         try:
-            raw = trace.raw()
+            raw = _raw(trace)
         except MemoryError as error:
             detail = "the trace needs more memory than this machine has."
             raise TraceError(detail, file=file, position=position) from error
@@ -156,11 +123,7 @@ def parse_json(text: str | bytes, name: str) -> Any:
 
 
 def as_value(array: NDArray[Any]) -> Any:
-    """Return an array of texts as ``str`` or lists of them, any other array unchanged.
-
-    Raises:
-        ValueError: Bytes are not UTF-8.
-    """
+    """Return an array of texts (UTF-8) as ``str`` or lists of them, any other array unchanged."""
     if array.dtype.kind == "S":
         array = np.char.decode(array, "utf-8")
     return array.tolist() if array.dtype.kind == "U" else array
@@ -169,11 +132,8 @@ def as_value(array: NDArray[Any]) -> Any:
 def named_values(
     raw: Mapping[str, Any], number: int | None
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """Return a raw trace's arrays by name, and its other values for ``meta``.
-
-    Args:
-        raw: A raw dict; tensors and lists of token ids are converted to arrays.
-        number: The trace's number in a file of several; None in a file of one.
+    """Return a raw trace's arrays by name, numbered unless ``number`` is None, and the rest for
+    ``meta``.
 
     Raises:
         TypeError: A value is neither an array nor representable in JSON.
@@ -197,6 +157,30 @@ def meta_bytes(metas: list[dict[str, Any]], *, single: bool) -> bytes:
     """Return the JSON object of a file: of one trace, or of several by their numbers."""
     content = metas[0] if single else {str(number): meta for number, meta in enumerate(metas)}
     return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _raw(values: NamedTrace) -> dict[str, Any]:
+    """Read a trace; raise ValueError unless layers are 0 .. L - 1, or one array."""
+    raw: dict[str, Any] = {}
+    layers: dict[str, dict[int, Reader]] = {}
+    for name, read in values.items():
+        key, _, rest = name.partition(".")
+        if not rest:
+            raw[key] = read()
+        elif key in LAYERED and rest.isdecimal():
+            layers.setdefault(key, {})[int(rest)] = read
+        elif key == REDUCED:
+            raw.setdefault(REDUCED, {})[rest] = read()
+    for key, readers in layers.items():
+        if key in raw:
+            raise ValueError(f"{key} is stored as one array and layer by layer; keep one")
+        if sorted(readers) != list(range(len(readers))):
+            found = ", ".join(map(str, sorted(readers)))
+            raise ValueError(
+                f"{key} has layers {found}; expected 0 .. {len(readers) - 1}, each once"
+            )
+        raw[key] = [readers[layer]() for layer in range(len(readers))]
+    return raw
 
 
 def _constant(value: Any) -> Reader:

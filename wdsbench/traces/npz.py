@@ -25,11 +25,10 @@ from wdsbench.traces.named import (
     META,
     Reader,
     as_value,
-    group_names,
     meta_bytes,
     named_values,
     parse_json,
-    raw_traces,
+    read_named,
 )
 
 _META_MEMBER: Final = f"{META}.json"
@@ -50,31 +49,28 @@ _HEADER_READERS: Final = {
 
 
 def read_npz(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the raw dict of each trace (module ``named``), reading one trace at a time.
+    """Yield the raw dict of each trace (module ``named``), one in memory at a time.
 
     Raises:
         TraceError: The file is cut short or damaged, or holds no trace, or an array of objects.
     """
-    try:
-        with path.open("rb") as file:
-            try:
-                with zipfile.ZipFile(file) as archive:
-                    members = {info.filename: info for info in archive.infolist()}
-                meta = _read_meta(file, members[_META_MEMBER]) if _META_MEMBER in members else None
-            except (zipfile.BadZipFile, ValueError, EOFError) as error:
-                raise TraceError(
-                    f"not a readable .npz file ({error}); the file is cut short or damaged, write"
-                    " or copy it again.",
-                    file=str(path),
-                ) from error
-            readers = {
-                name.removesuffix(_SUFFIX): _array_reader(file, info)
-                for name, info in members.items()
-                if name.endswith(_SUFFIX)
-            }
-            yield from raw_traces(group_names(readers, meta, str(path)), str(path))
-    except OSError as error:
-        raise TraceError(f"cannot be read: {error.strerror or error}.", file=str(path)) from error
+    with path.open("rb") as file:
+        try:
+            with zipfile.ZipFile(file) as archive:
+                members = {info.filename: info for info in archive.infolist()}
+            meta = _read_meta(file, members[_META_MEMBER]) if _META_MEMBER in members else None
+        except (zipfile.BadZipFile, ValueError, EOFError) as error:
+            raise TraceError(
+                f"not a readable .npz file ({error}); the file is cut short or damaged, write"
+                " or copy it again.",
+                file=str(path),
+            ) from error
+        readers = {
+            name.removesuffix(_SUFFIX): _array_reader(file, info)
+            for name, info in members.items()
+            if name.endswith(_SUFFIX)
+        }
+        yield from read_named(readers, meta, str(path))
 
 
 def write_npz(
@@ -82,8 +78,7 @@ def write_npz(
 ) -> None:
     """Write raw traces, uncompressed; the same values give the same bytes.
 
-    ``traces`` is a sequence, or an iterable, of which one trace is in memory at a time and which is
-    always written as a file of several.
+    An iterable other than a sequence is read one trace at a time and written as a file of several.
     """
     single = isinstance(traces, Sequence) and len(traces) == 1
     metas = []

@@ -33,9 +33,9 @@ def read_traces(path: Path) -> Iterator[Trace]:
     """Yield the checked traces of one raw file, in its order.
 
     A pickle holds a list of raw dicts, one raw dict, or ``{"traces": list}``; a file may hold
-    several pickles. A ``.pt`` holds the same, or preprocessed ``sequences`` or ``graphs``. Memory
-    is bounded by the file's content, and shrinks as traces are consumed. ``.safetensors``, ``.npz``
-    and HDF5 files hold named arrays (module ``named``); memory is bounded by one trace.
+    several. A ``.pt`` holds the same, or preprocessed ``sequences`` or ``graphs``. Memory is
+    bounded by the file's content and shrinks as traces are consumed; of files of named arrays
+    (module ``named``) one trace is in memory.
 
     Raises:
         TraceError: The file cannot be read, or a trace fails its check.
@@ -60,16 +60,18 @@ def raw_objects(path: Path) -> Iterator[list[Any] | Mapping[str, Any]]:
     """Yield the unchecked objects of a file: new lists of raw traces, or preprocessed files.
 
     No code in a file is run. The caller has the only reference to a list, so memory shrinks as
-    traces are removed from it.
-
-    Raises:
-        TraceError: The file cannot be read, or holds something else.
+    traces are removed from it. Raises TraceError if the file cannot be read, or holds something
+    else.
     """
     read_named = NAMED_READERS.get(kind_of(path) or "")
     if read_named is not None:
         open_raw(path).close()  # raises the same errors as for other kinds of files
-        for raw in read_named(path):
-            yield [raw]
+        try:
+            for raw in read_named(path):
+                yield [raw]
+        except OSError as error:
+            detail = f"cannot be read: {error.strerror or error}."
+            raise TraceError(detail, file=str(path)) from error
         return
     for content in _pickled_objects(path):
         if isinstance(content, Mapping) and is_sequences(content):

@@ -1,18 +1,7 @@
 """The raw trace's key ``reduced_attention``: reduced attention maps as plain values.
 
-With L layers, H heads, T tokens, E edges j -> i (token i attends to j < i):
-
-    num_heads                  H
-    edges_index, heads_index   unsigned [2, E]: sources j, then targets i; each list ordered by i,
-                               then by j
-    edges_weight, heads_weight float16 [E]
-    edges_ptr                  uint32 [L + 1]: list l is edges ptr[l] .. ptr[l + 1]
-    heads_ptr                  uint32 [L * H + 1]: list l * H + h
-    edge_rule                  text, required with edges: top:SHARE or threshold:WEIGHT
-    head_threshold             number, required with heads
-    sketch                     float16 [L, H, T, 4]
-
-Edges, heads and sketch are each optional. The arrays are the same as in a shard's members.
+The arrays are the same as in a shard's members (``docs/format.md``); ``num_heads`` is required, the
+text ``edge_rule`` with edges, and the number ``head_threshold`` with heads.
 """
 
 from __future__ import annotations

@@ -24,11 +24,10 @@ from wdsbench.traces.named import (
     META,
     TEXTS,
     Reader,
-    group_names,
     meta_bytes,
     named_values,
     parse_json,
-    raw_traces,
+    read_named,
 )
 
 #: The library's own limit.
@@ -56,26 +55,20 @@ _ALIGN_BYTES: Final = 64
 
 
 def read_safetensors(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the raw dict of each trace (module ``named``), reading one trace at a time.
+    """Yield the raw dict of each trace (module ``named``), one in memory at a time.
 
-    ``__metadata__`` may hold ``meta``, a JSON object, and single values under their names: texts
-    as they are, other values as JSON.
-
-    Raises:
-        TraceError: The file is cut short or damaged, or holds no trace.
+    ``__metadata__`` may hold ``meta``, a JSON object, and single values under their names: texts as
+    they are, other values as JSON. Raises TraceError if the file is damaged, or holds no trace.
     """
-    try:
-        with path.open("rb") as file:
-            try:
-                readers, meta = _open(file)
-            except ValueError as error:
-                raise TraceError(
-                    f"not a readable .safetensors file: {error}; write or copy it again.",
-                    file=str(path),
-                ) from error
-            yield from raw_traces(group_names(readers, meta, str(path)), str(path))
-    except OSError as error:
-        raise TraceError(f"cannot be read: {error.strerror or error}.", file=str(path)) from error
+    with path.open("rb") as file:
+        try:
+            readers, meta = _open(file)
+        except ValueError as error:
+            raise TraceError(
+                f"not a readable .safetensors file: {error}; write or copy it again.",
+                file=str(path),
+            ) from error
+        yield from read_named(readers, meta, str(path))
 
 
 def write_safetensors(path: Path, traces: Sequence[Mapping[str, Any]]) -> None:

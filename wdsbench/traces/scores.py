@@ -1,13 +1,8 @@
 """Score files: CSV with a number for every trace, from which a threshold makes its label.
 
-    question_id,bleurt_score          question_id,trace,bleurt_score
-    q1,0.41                           q1,0,0.41
-    q2,0.93                           q1,1,0.88
-                                      q2,,0.93
-
-Without a column ``trace``, a score applies to every trace of its question. With it, a row applies
-to the trace with that number, or, if the cell is empty, to the traces of the question that have no
-row of their own. An empty score means that the trace has no score.
+A row applies to the trace with the number in its column ``trace``, or, if there is no column or the
+cell is empty, to the traces of the question without a row of their own. An empty score means that
+the trace has no score.
 """
 
 from __future__ import annotations
@@ -39,12 +34,8 @@ _TRACE_NUMBER = re.compile(r"([0-9]{1,10})(?:\.0+)?")
 
 @dataclass(frozen=True)
 class ScoreTable:
-    """The scores of a file.
-
-    Attributes:
-        scores: Score, or None if its cell is empty, by (question id, trace number). Number None
-            applies to all traces of the question without a row of their own.
-        numbers: Trace numbers that have a row, ascending, by question id.
+    """Scores, or None if the cell is empty, by (question id, trace number), and the numbers that
+    have a row, ascending, by question id. Number None applies to all other traces of the question.
     """
 
     scores: Mapping[tuple[str, int | None], float | None]
@@ -62,9 +53,8 @@ def read_scores(path: Path, column: str | None = None) -> tuple[ScoreTable, str]
     ``column`` None means the only column of scores other than ``abstained``, or ``bleurt_score``.
 
     Raises:
-        ScoreError: The file cannot be read, has no such column, a value is not a finite number, a
-            trace number is not an integer of at least 0, or a trace has two different scores. The
-            message names the line.
+        ScoreError: The file cannot be read, has no such column, or a line has a value that is not a
+            finite number, an invalid trace number, or another score for the same trace.
     """
     scores: dict[tuple[str, int | None], float | None] = {}
     try:
@@ -104,10 +94,8 @@ def read_scores(path: Path, column: str | None = None) -> tuple[ScoreTable, str]
 def scores_csv(
     columns: Sequence[str], rows: Iterable[tuple[str, int, Sequence[Any]]], *, numbered: bool
 ) -> bytes:
-    """Return a score file with the given columns of scores.
-
-    ``rows`` are the question id, trace number and cells of each trace; ``numbered`` adds the column
-    ``trace``.
+    """Return a score file; ``rows`` are the question id, trace number and cells of each trace, and
+    ``numbered`` adds the column ``trace``.
     """
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")

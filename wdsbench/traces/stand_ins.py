@@ -37,11 +37,10 @@ class _Sealed:
 
     __slots__ = ()
 
-    def __setattr__(self, name: str, value: object) -> None:
+    def _refuse(self, *_: object) -> Never:
         raise TraceError("the pickle tries to change an object of the reader; nothing was changed.")
 
-    def __setstate__(self, state: object) -> None:
-        raise TraceError("the pickle tries to change an object of the reader; nothing was changed.")
+    __setattr__ = __setstate__ = _refuse
 
 
 class _StandIn(_Sealed):
@@ -81,7 +80,6 @@ class _Dtype(_Sealed):
         object.__setattr__(self, "_order", state[1])
 
     def real(self) -> np.dtype[Any]:
-        """Return the NumPy dtype."""
         return np.dtype("O" if self._name.startswith("O") else self._order + self._name)
 
 
@@ -136,7 +134,6 @@ def _checked_shape(shape: object) -> tuple[int, ...]:
 
 
 def _numpy_dtype(name: object, *_align_and_copy: object) -> _Dtype:
-    """Replace ``numpy.dtype(name, align, copy)``."""
     if not isinstance(name, str) or _DTYPE_NAME.fullmatch(name) is None:
         found = printable(str(name))
         raise TraceError(f"an array's dtype {found!r} is not a plain number, bool or text type.")
@@ -156,7 +153,6 @@ def _numpy_reconstruct(subtype: object, *_shape_and_type: object) -> _Array:
 
 
 def _numpy_scalar(dtype: object, data: object = b"") -> object:
-    """Replace ``numpy.core.multiarray.scalar``."""
     if isinstance(dtype, _Dtype) and dtype.real().itemsize == 0:  # an empty text
         return dtype.real().type()
     real = _real_dtype(dtype)
@@ -168,7 +164,6 @@ def _numpy_scalar(dtype: object, data: object = b"") -> object:
 def _numpy_frombuffer(
     data: object, dtype: object, shape: object, order: object, axis_order: object = None
 ) -> NDArray[Any]:
-    """Replace ``numpy.core.numeric._frombuffer`` (protocol 5)."""
     real = _real_dtype(dtype)
     checked = _checked_shape(shape)
     if real.hasobject or not isinstance(data, bytes | bytearray):
@@ -204,7 +199,6 @@ def _torch_rebuild_tensor(
     _hooks: object = None,
     metadata: object = None,
 ) -> NDArray[Any]:
-    """Replace ``torch._utils._rebuild_tensor_v2``: the tensor's values as a NumPy array."""
     import torch
 
     if not isinstance(storage, _Storage) or type(offset) is not int or offset < 0:
@@ -235,7 +229,6 @@ def _torch_rebuild_tensor(
 
 
 def _torch_parameter(data: object, *_grad_and_hooks: object) -> object:
-    """Replace ``torch._utils._rebuild_parameter``: the parameter's values."""
     return data
 
 
@@ -282,7 +275,6 @@ def _default(*_: object) -> Never:
 
 
 def _torch_device(kind: object, index: object = None) -> str:
-    """Replace ``torch.device`` by its name."""
     return f"{_of_type(kind, str)}" + ("" if index is None else f":{_of_type(index, int)}")
 
 

@@ -14,21 +14,18 @@ import numpy as np
 
 from wdsbench.errors import TraceError, first_line
 from wdsbench.records import Trace
-from wdsbench.traces.arrays import as_array, is_tensor
+from wdsbench.traces.arrays import as_array, is_tensor, located
 from wdsbench.traces.check import check_trace
 from wdsbench.traces.graphs import SAFE_GLOBALS, read_graphs
 from wdsbench.traces.stand_ins import SAFE_VALUES
 
 
 def load_tensors(path: Path) -> object:
-    """Return the content of a ``.pt`` file, on the CPU, by ``torch.load(weights_only=True)``.
-
-    For NumPy arrays, plain containers and PyG's ``Data``, torch calls only stand-ins of ours
-    (modules ``stand_ins``, ``graphs``).
+    """Return the content of a ``.pt`` file, on the CPU, by ``torch.load(weights_only=True)``, which
+    calls only stand-ins of ours (modules ``stand_ins``, ``graphs``).
 
     Raises:
-        TraceError: The file cannot be opened, is cut short or damaged, or names an object that
-            torch does not allow.
+        TraceError: The file cannot be read, or names an object that is not allowed.
     """
     import torch
 
@@ -61,10 +58,7 @@ def load_tensors(path: Path) -> object:
 
 @contextmanager
 def _only_our_globals() -> Iterator[None]:
-    """Replace the program's safe globals by our stand-ins.
-
-    With both, a name could resolve to either, and real NumPy functions do not accept our stand-ins.
-    """
+    """Replace the safe globals by our stand-ins, which real NumPy functions do not accept."""
     import torch
 
     allowed = torch.serialization.get_safe_globals()
@@ -92,43 +86,49 @@ def sequence_traces(content: Mapping[str, Any], file: str) -> Iterator[Trace]:
         file: Name for the record and for errors.
 
     Raises:
-        TraceError: A part is missing, counts differ, or a sequence or graph has a wrong dtype or
-            shape or holds NaN.
+        TraceError: A part is missing, counts differ, or a sequence or graph is invalid.
     """
     name = "sequences" if "sequences" in content else "graphs"
-    parts = content[name]
-    if name == "graphs" and not isinstance(parts, list | tuple):
-        raise TraceError(
-            f"graphs is a {type(parts).__name__}; expected n lists of one Data per layer.",
-            file=file,
-        )
-    is_array = is_tensor(parts) or isinstance(parts, np.ndarray)
-    if not (isinstance(parts, list | tuple) or (is_array and parts.ndim == 3)):
-        shape = tuple(parts.shape) if is_array else type(parts).__name__
-        raise TraceError(
-            f"sequences is {shape}; expected a tensor [n, layers, features] or a list of n "
-            "tensors [layers, features].",
-            file=file,
-        )
-    count = len(parts)
-    ids = _column(content, "question_ids", count, name, file)
-    has_labels = content.get("labels") is not None
-    labels = _column(content, "labels", count, name, file) if has_labels else [None] * count
+    with located(file):
+        parts = _parts(content[name], name)
+        count = len(parts)
+        ids = _column(content, "question_ids", count, name)
+        has_labels = content.get("labels") is not None
+        labels = _column(content, "labels", count, name) if has_labels else [None] * count
     for position in range(count):
         raw = {"question_id": ids[position], "label": labels[position]}
-        if name == "sequences":
-            yield _sequence_trace(raw, parts[position], file, position)
-        else:
-            states, edges, remarks = read_graphs(parts[position], file, position)
-            trace = _states_trace(raw, states, len(states[0]), file, position)
-            yield replace(trace, graphs=edges, remarks=remarks)
+        with located(file, position):
+            if name == "sequences":
+                trace = _sequence_trace(raw, parts[position], file, position)
+            else:
+                states, edges, remarks = read_graphs(parts[position])
+                trace = _states_trace(raw, states, len(states[0]), file, position)
+                trace = replace(trace, graphs=edges, remarks=remarks)
+        yield trace
+
+
+def _parts(parts: Any, name: str) -> Any:
+    """Return ``sequences`` or ``graphs`` if it has n parts."""
+    if isinstance(parts, list | tuple):
+        return parts
+    if name == "graphs":
+        raise ValueError(
+            f"graphs is a {type(parts).__name__}; expected n lists of one Data per layer."
+        )
+    is_array = is_tensor(parts) or isinstance(parts, np.ndarray)
+    if not is_array or parts.ndim != 3:
+        shape = tuple(parts.shape) if is_array else type(parts).__name__
+        raise ValueError(
+            f"sequences is {shape}; expected a tensor [n, layers, features] or a list of n "
+            "tensors [layers, features]."
+        )
+    return parts
 
 
 def _sequence_trace(raw: Mapping[str, Any], states: Any, file: str, position: int) -> Trace:
     shape = tuple(states.shape) if is_tensor(states) else np.shape(states)
     if len(shape) != 2:
-        detail = f"a sequence has shape {shape}; expected [layers, features]."
-        raise TraceError(detail, file=file, position=position)
+        raise ValueError(f"a sequence has shape {shape}; expected [layers, features].")
     return _states_trace(raw, states, 1, file, position)
 
 
@@ -145,16 +145,13 @@ def _states_trace(
     return replace(trace, tokens=np.empty(0, dtype=np.int64), token_texts=[])
 
 
-def _column(
-    content: Mapping[str, Any], name: str, count: int, counted: str, file: str
-) -> Sequence[object]:
+def _column(content: Mapping[str, Any], name: str, count: int, counted: str) -> Sequence[object]:
     """Return the ``count`` values of a key, one for each of ``counted``."""
     value = content.get(name)
     if value is None:
         keys = ", ".join(sorted(map(str, content)))
-        raise TraceError(f"{name} is missing (keys found: {keys}).", file=file)
+        raise ValueError(f"{name} is missing (keys found: {keys}).")
     values = value if isinstance(value, list | tuple) else list(as_array(value).reshape(-1))
     if len(values) != count:
-        detail = f"{len(values)} {name} and {count} {counted}; expected the same number."
-        raise TraceError(detail, file=file)
+        raise ValueError(f"{len(values)} {name} and {count} {counted}; expected the same number.")
     return values

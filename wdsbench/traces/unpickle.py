@@ -1,17 +1,13 @@
 """Read pickles of traces without running anything that they name.
 
-A pickle is a program that can name and call any importable object. This reader resolves only the
-exact (module, name) pairs of one table, and resolves them to sealed stand-ins of ours instead of
-the functions of NumPy and torch:
+A pickle can name and call any importable object. This reader resolves only the (module, name) pairs
+of one table, and to sealed stand-ins of ours instead of the functions of NumPy and torch. They have
+neither a ``__dict__`` nor settable attributes, so the BUILD opcode cannot change the state of this
+process. ``numpy.dtype`` returns a stand-in too: an object dtype with the flags of plain bytes would
+turn bytes of the file into pointers. Torch tensors are read by ``torch.load(weights_only=True)``
+and become NumPy arrays.
 
-- A stand-in has neither a ``__dict__`` nor settable attributes, so the BUILD opcode, which sets
-  attributes of any object on the pickle's stack, cannot change the state of this process.
-- ``numpy.dtype`` returns a stand-in too, since a real dtype takes its flags from the pickle: an
-  object dtype declared to hold plain bytes would turn bytes of the file into pointers.
-- Torch tensors become NumPy arrays (bfloat16 as float32). ``torch.load(weights_only=True)`` reads
-  their bytes, and torch is imported only for pickles that hold tensors.
-
-Protocols 0 to 5, NumPy 1 and 2, and torch CPU and CUDA tensors (loaded to the CPU) are supported.
+Protocols 0 to 5, NumPy 1 and 2, and torch CPU and CUDA tensors are supported.
 """
 
 from __future__ import annotations
@@ -27,11 +23,8 @@ from wdsbench.traces.stand_ins import ALLOWED, printable
 def load_pickle(stream: BinaryIO, *, file: str | None = None) -> object:
     """Return the next object pickled in ``stream``, with all arrays and tensors as NumPy arrays.
 
-    Reads to the end of that pickle; call it again for the next one.
-
-    Args:
-        stream: Binary file with ``read``, ``readline`` and, for speed, ``readinto`` and ``peek``.
-        file: Name for errors.
+    ``stream`` is read to the end of that pickle; it has ``read``, ``readline`` and, for speed,
+    ``readinto`` and ``peek``. ``file`` is the name for errors.
 
     Raises:
         TraceError: The pickle names an object outside the allow-list (never imported, never

@@ -1,16 +1,14 @@
 """The full check of raw trace files: every bad file and trace with its reason.
 
-Packing stops at the first bad trace; this check continues. It covers what packing checks (modules
-``read`` and ``check``; attention maps by computing their default edges), and that a question's
-trace numbers are unique. A file that is damaged after some traces is one problem of its own; of a
-damaged pickle usually no trace can be read.
+It covers the checks of packing (modules ``read`` and ``check``; attention maps by computing their
+default edges), which stops at the first bad trace, and that a question's trace numbers are unique.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,50 +27,23 @@ from wdsbench.traces.tensors import sequence_traces
 _RULES: Final = AttentionRules(("edges",))
 
 
-@dataclass(frozen=True)
-class RawProblem:
-    """A bad file or trace.
-
-    Attributes:
-        file: Path of the file.
-        detail: Found value, expected values, remedy.
-        position: Place of the trace in the file, from 0; None if the file itself is bad.
-        question_id: The trace's question id if it is known.
-    """
-
-    file: str
-    detail: str
-    position: int | None = None
-    question_id: str | None = None
-
-    @property
-    def text(self) -> str:
-        """One line: place, then detail."""
-        return str(TraceError(**vars(self)))
-
-
 @dataclass
 class RawReport:
-    """Result of a check.
+    """Result of a check; tokens, distinct questions and remarks are those of the good traces.
 
     Attributes:
         files: Number of files, good and bad.
         bad_files: Files that could not be read completely, or are not trace files.
-        traces: Number of good traces.
-        bad_traces: Number of traces with a problem.
-        tokens: Tokens of the good traces.
-        questions: Number of distinct questions of the good traces.
-        problems: All problems, ordered by file.
-        remarks: Number of good traces for each remark.
+        problems: Errors of files and traces, ordered by file.
     """
 
     files: int = 0
     bad_files: int = 0
     traces: int = 0
     bad_traces: int = 0
+    problems: list[TraceError] = field(default_factory=list)
     tokens: int = 0
     questions: int = 0
-    problems: list[RawProblem] = field(default_factory=list)
     remarks: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -82,7 +53,8 @@ class RawReport:
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values by name."""
-        return {**asdict(self), "sound": self.sound}
+        problems = [vars(problem) for problem in self.problems]
+        return {**vars(self), "problems": problems, "sound": self.sound}
 
 
 def verify_raw(patterns: Sequence[str | Path], *, progress: Progress = no_progress) -> RawReport:
@@ -124,26 +96,25 @@ class _FileCheck:
             for content in raw_objects(path):
                 for found in _checked(content, str(path), position):
                     position += 1
-                    self._add_trace(path, found)
+                    self._add_trace(found)
             if position == 0:
-                raise TraceError("the file holds no traces; leave it out.")
+                raise TraceError("the file holds no traces; leave it out.", file=str(path))
         except TraceError as error:  # of the file or a container of traces
             self.report.bad_files += 1
-            self._add_problem(path, error.detail, error)
+            self._add_problem(error)
 
-    def _add_problem(self, path: Path, detail: str, place: Trace | TraceError) -> None:
-        problem = RawProblem(str(path), detail, place.position, place.question_id)
-        self.report.problems.append(problem)
+    def _add_problem(self, error: TraceError) -> None:
+        # A copy: the traceback of the error itself keeps the trace in memory.
+        self.report.problems.append(TraceError(**vars(error)))
 
-    def _add_trace(self, path: Path, trace: Trace | TraceError) -> None:
+    def _add_trace(self, trace: Trace | TraceError) -> None:
+        if isinstance(trace, Trace):
+            detail = _map_problem(trace) or self._duplicate(trace)
+            if detail is not None:
+                trace = TraceError.at(trace, detail)
         if isinstance(trace, TraceError):
             self.report.bad_traces += 1
-            self._add_problem(path, trace.detail, trace)
-            return
-        detail = _map_problem(trace) or self._duplicate(trace)
-        if detail is not None:
-            self.report.bad_traces += 1
-            self._add_problem(path, detail, trace)
+            self._add_problem(trace)
             return
         self.report.traces += 1
         self.report.tokens += trace.num_tokens

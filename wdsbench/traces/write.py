@@ -33,9 +33,8 @@ _WRITERS: Final[dict[str | None, Callable[[Path, Sequence[Mapping[str, Any]]], N
 def write_traces(path: Path, traces: Sequence[Mapping[str, Any]]) -> None:
     """Write raw trace dicts to one file; ``path`` changes only when all is on disk.
 
-    Torch tensors are written as NumPy arrays, so readers need no torch; key order is kept where the
-    format has one. The bytes depend on the values only, not on time, file name or which objects are
-    shared (except for HDF5, whose library decides the file's layout).
+    Torch tensors are written as NumPy arrays, so readers need no torch. The bytes depend on the
+    values only (except for HDF5, whose library decides the file's layout).
 
     Args:
         path: The suffix decides the format: ``.pkl.gz`` a gzipped pickle, ``.pkl`` a plain one,

@@ -73,7 +73,7 @@ def inspect_dataset(
         "answer_tokens": spread((columns["tokens"] - prompt)[prompt >= 0]),
         "unknown_prompts": int((prompt < 0).sum()),
         "labels": None if file.labels is None else file.labels.model_dump(),
-        "provenance": file.provenance.to_json(),
+        "provenance": file.provenance.model_dump(mode="json"),
     }
 
 

@@ -12,9 +12,9 @@ import numpy as np
 from wdsbench.errors import TraceError
 from wdsbench.records import ReducedAttention, Trace
 from wdsbench.shards.format.members import causal_half
+from wdsbench.traces.arrays import question_of
 from wdsbench.traces.attention import as_maps
 from wdsbench.traces.check import check_trace
-from wdsbench.traces.identity import question_of
 from wdsbench.traces.read import raw_objects
 from wdsbench.traces.verify import checked_sequences
 from wdsbench.view.trace import ViewedTrace, shown_name, shown_texts

@@ -11,7 +11,7 @@ from builders import make_dataset, make_raw, write_pickle, write_scores
 
 from wdsbench.errors import ShardError, TraceError
 from wdsbench.pack import PackOptions, pack
-from wdsbench.shards.check.hygiene import check_split_hygiene
+from wdsbench.shards.check.index_check import check_split_hygiene
 from wdsbench.shards.format.names import splits_of_files
 from wdsbench.shards.format.provenance import Provenance
 from wdsbench.shards.format.rows import SampleRow

@@ -74,7 +74,7 @@ def test_a_torn_shard(packed: Packed, copy: Path, tmp_path: Path) -> None:
     ]
     assert {row["shard"] for row in rows} == {where.shard.name}
     assert "bytes are missing" in rows[0]["reason"]
-    assert after.file.provenance.to_json()["repaired"] == {
+    assert after.file.provenance.model_dump(mode="json")["repaired"] == {
         "samples_before": 30,
         "samples": 30 - len(lost),
         "lost": len(lost),
@@ -103,7 +103,9 @@ def test_labels_and_order_stay(copy: Path, tmp_path: Path) -> None:
     where = spot(again, 0, "hidden.npy")
     flip(where.shard, where.offset + 140)
     assert repair_dataset(again, tmp_path / "again").samples == 28
-    repaired = DatasetIndex.open(tmp_path / "again").file.provenance.to_json()["repaired"]
+    repaired = DatasetIndex.open(tmp_path / "again").file.provenance.model_dump(mode="json")[
+        "repaired"
+    ]
     assert (repaired["lost"], repaired["lost_before"]) == (1, 1)
 
 

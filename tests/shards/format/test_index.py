@@ -38,7 +38,7 @@ def test_counts_agree_with_what_was_packed(packed: Packed) -> None:
     assert len(index) == sum(index.counts.values()) == len(packed.raws)
     assert (index.num_layers, index.num_features) == (3, 8)
     labels = [score < 0.5 for score in packed.scores.values()]
-    assert sum(entry["hallucinated"] for entry in index.class_counts.values()) == sum(labels)
+    assert sum(entry.hallucinated for entry in index.file.splits.values()) == sum(labels)
     assert {index.question_id(row) for row in range(len(index))} == set(packed.raws)
     assert index.has_member("hidden.npy")
     assert not index.has_member("hidden_scale.npy")
@@ -56,7 +56,7 @@ def test_an_index_of_before_labels_had_a_source_opens(packed: Packed, copy: Path
     edit(copy, lambda content: content.pop("labels"))
     index = DatasetIndex.open(copy)
     assert index.labels is None
-    assert index.class_counts == DatasetIndex.open(packed.folder).class_counts
+    assert index.file.splits == DatasetIndex.open(packed.folder).file.splits
 
 
 def damage_table(folder: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from builders import make_dataset
 
 from wdsbench.errors import ShardError
-from wdsbench.shards.format.version import FORMAT_VERSION
+from wdsbench.shards.format.index import FORMAT_VERSION
 from wdsbench.shards.read.index import DatasetIndex
 
 

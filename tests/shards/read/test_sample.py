@@ -16,8 +16,8 @@ from wdsbench import DecodeError, ShardError
 from wdsbench.pack import PackOptions, pack
 from wdsbench.shards.format.kinds import KINDS, member_names, member_specs
 from wdsbench.shards.read.index import DatasetIndex
+from wdsbench.shards.read.open import open_shards
 from wdsbench.shards.read.sample import StoredSample
-from wdsbench.stream.files import open_shards
 
 ALL_KINDS = ("edges", "heads", "sketch", "full")
 

@@ -42,8 +42,9 @@ def look():
     assert (index.columns["label"] == LABELS[name]).all(), name
     assert (index.columns["score"] == LABELS[name] + 1).all(), name
     kind, other = ("right", "hallucinated") if name == "zeros.csv" else ("hallucinated", "right")
-    for split, entry in index.class_counts.items():
-        assert entry == {kind: index.counts[split], other: 0, "unlabelled": 0}, entry
+    for entry in index.file.splits.values():
+        counts = {"samples": entry.samples, kind: entry.samples, other: 0, "unlabelled": 0}
+        assert entry.model_dump() == counts
     return name
 def tables():
     return len(list(folder.glob("samples-*.bin")))
@@ -177,8 +178,8 @@ def test_labels_scores_and_counts_are_new_and_all_else_is_not(copy: Path) -> Non
             assert (column == 1).all()
         else:
             np.testing.assert_array_equal(column, old.columns[name])
-    for split, entry in new.class_counts.items():
-        assert entry == {"hallucinated": old.counts[split], "right": 0, "unlabelled": 0}
+    for split, entry in new.file.splits.items():
+        assert (entry.hallucinated, entry.right, entry.unlabelled) == (old.counts[split], 0, 0)
     same = ("splits", "labels", "table")
     assert file.model_copy(update={name: getattr(old.file, name) for name in same}) == old.file
 

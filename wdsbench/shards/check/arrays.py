@@ -1,6 +1,4 @@
-"""Arrays of one sample in memory, compared with the table of member kinds, and statistics of its
-hidden states: NaN is refused; maxima and infinities are counted.
-"""
+"""Arrays of one sample in memory, compared with the table of kinds; statistics of its states."""
 
 from __future__ import annotations
 
@@ -22,13 +20,9 @@ HALF_INFINITY: Final = 0x7C00
 
 
 class ContentError(Exception):
-    """A problem of a member's content.
+    """A problem of a member's content; ``offset_bytes`` is a place in its data, or None.
 
-    Attributes:
-        kind: ``"npy"`` (header, dtype, shape), ``"value"``, ``"meta"`` or ``"member"`` (missing).
-        member: Its name without the key.
-        offset_bytes: Place in the member's data; None if there is none.
-        detail: The value found and what is expected.
+    ``kind`` is ``"npy"`` (header, dtype, shape), ``"value"``, ``"meta"`` or ``"member"`` (missing).
     """
 
     def __init__(self, kind: str, member: str, offset_bytes: int | None, detail: str) -> None:
@@ -46,7 +40,6 @@ class CheckedArray:
     payload_bytes: int
 
     def wrong(self, element: int, detail: str) -> ContentError:
-        """Return the error about one element."""
         place = self.payload_bytes + element * self.values.dtype.itemsize
         return ContentError("value", self.name, place, detail)
 
@@ -66,12 +59,8 @@ def parsed(sample: StoredSample, member: str, data: NDArray[np.uint8]) -> Checke
 
 @dataclass
 class LayerStats:
-    """Statistics of hidden states, layer by layer.
-
-    Attributes:
-        max_abs: float64 ``[L]``: the largest finite magnitude, scales applied.
-        infinities: int64 ``[L]``.
-        scaled: int64 ``[L]``: samples whose scale is not 1.
+    """Statistics of stored states: the largest finite magnitude of each layer, scales applied; its
+    infinities; and the samples whose scale of it is not 1. Arrays ``[L]``.
     """
 
     max_abs: NDArray[np.float64]

@@ -1,8 +1,7 @@
-"""The contents of one sample's members, whatever their hashes say.
+"""The contents of one sample's members, which are in memory, whatever their hashes say.
 
-A hash proves that a member is what was written. These checks prove that it is a trace: every array
-has the dtype and shape that the table of member kinds gives for this sample, no NaN, edges
-j < i < T, and a ``meta.json`` that agrees with the table. All bytes are in memory already.
+Every array must have the dtype and shape that the table of member kinds gives for this sample, no
+NaN, edges j < i < T, and a ``meta.json`` that agrees with the table.
 """
 
 from __future__ import annotations
@@ -47,12 +46,10 @@ _LOGPROB_MAX: Final = 1e-2
 def check_contents(
     sample: StoredSample, members: Mapping[str, NDArray[np.uint8]], damaged: set[str]
 ) -> tuple[list[ContentError], LayerStats]:
-    """Return what is wrong with a sample's members, and the statistics of its states.
+    """Return the problems of a sample's members, and the statistics of its states.
 
-    Args:
-        sample: The sample, as index and table describe it; nothing is read.
-        members: Bytes by name (without the key).
-        damaged: Members, present or missing, that are known to be damaged; they are not checked.
+    ``members`` are bytes by name (without the key); ``damaged`` ones, present or missing, are not
+    checked.
     """
     stats = LayerStats.zeros(sample.sizes.layers)
     problems: list[ContentError] = []
@@ -71,7 +68,7 @@ def _kind_problems(
     damaged: set[str],
     stats: LayerStats,
 ) -> list[ContentError]:
-    """Return or raise what is wrong with the members of one kind."""
+    """Return or raise the problems of the members of one kind."""
     present = [spec.name for spec in kind.members if spec.name in members]
     missing = [name for name in kind.required if name not in members]
     # A table that was made from the shards proves nothing about meta.json.
@@ -109,7 +106,6 @@ def _kind_problems(
 
 
 def _check_edges(arrays: Sequence[CheckedArray], sample: StoredSample, heads: int = 0) -> None:
-    """Check edges: index ``[2, E]``, pointer ``[lists + 1]``, weight ``[E]``."""
     index, pointer, weight = (array.values for array in arrays)
     tokens, layers = sample.sizes.tokens, sample.sizes.layers
     try:
@@ -182,19 +178,21 @@ def _disagreements(meta: dict[str, Any], sample: StoredSample) -> Iterator[str]:
     tokens, texts, logprobs = (
         meta.get(name) for name in ("tokens", "token_texts", "token_logprobs")
     )
-    if not isinstance(tokens, list) or len(tokens) not in (0, row.tokens):
-        seen = len(tokens) if isinstance(tokens, list) else type(tokens).__name__
-        yield f"tokens: {seen}, the table says {row.tokens}"
-    if not isinstance(texts, list) or len(texts) not in (0, row.tokens):
-        seen = len(texts) if isinstance(texts, list) else type(texts).__name__
-        yield f"token_texts: {seen}, expected {row.tokens} or none"
+    if _length(tokens) not in (0, row.tokens):
+        yield f"tokens: {_length(tokens)}, the table says {row.tokens}"
+    if _length(texts) not in (0, row.tokens):
+        yield f"token_texts: {_length(texts)}, expected {row.tokens} or none"
     if logprobs is None:
         return
-    if prompt is None or not isinstance(logprobs, list) or len(logprobs) != row.tokens - prompt:
-        seen = len(logprobs) if isinstance(logprobs, list) else type(logprobs).__name__
-        yield f"token_logprobs: {seen}, expected one for each token of the answer"
+    if prompt is None or _length(logprobs) != row.tokens - prompt:
+        yield f"token_logprobs: {_length(logprobs)}, expected one for each token of the answer"
     elif not all(_is_logprob(value) for value in logprobs):
         yield "token_logprobs holds a value that is not the logarithm of a probability"
+
+
+def _length(value: object) -> int | str:
+    """Return the length of a list, or the name of another type."""
+    return len(value) if isinstance(value, list) else type(value).__name__
 
 
 def _is_logprob(value: object) -> bool:

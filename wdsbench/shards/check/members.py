@@ -23,16 +23,7 @@ FAST_BYTES: Final = 4096
 
 @dataclass(frozen=True)
 class MemberPlace:
-    """Place of a member in its shard.
-
-    Attributes:
-        row: Row of the table.
-        member: Name without the key.
-        name: Name with the key.
-        offset_bytes: Offset of the data.
-        size_bytes: Size of the data.
-        xxh3: XXH3-64 of the data in the table, or None.
-    """
+    """Place of a member's data; ``member`` is its name without the key, ``name`` with it."""
 
     row: int
     member: str
@@ -43,7 +34,7 @@ class MemberPlace:
 
     @property
     def first_bytes(self) -> int:
-        """Offset of its tar header."""
+        """Start of its tar header."""
         return self.offset_bytes - BLOCK_BYTES
 
     @property
@@ -53,8 +44,8 @@ class MemberPlace:
 
 
 def table_places(index: DatasetIndex, rows: range) -> tuple[list[MemberPlace], list[MemberPlace]]:
-    """Return the places of some rows' members in the table: the possible ones in the order of the
-    shard, and those at an offset where no member can be.
+    """Return the places of some rows' members in the table, in the order of the shard, and those at
+    an offset where no member can be.
     """
     span = slice(rows.start, rows.stop)
     keys = index.keys(np.arange(rows.start, rows.stop))
@@ -78,6 +69,7 @@ def tar_places(
 ) -> tuple[list[MemberPlace], list[tuple[str, str, int]]]:
     """Return the places of members in a sound tar file, and (detail, member, offset) of each member
     that is missing, moved or unknown; a run of members moved by the same distance counts once.
+
     ``expected`` are the places in the table; the others describe the members in the tar file.
     """
     there: dict[str, list[tuple[int, int]]] = defaultdict(list)
@@ -97,8 +89,9 @@ def tar_places(
             places.append(replace(place, offset_bytes=offset, size_bytes=size))
             moved.append((places[-1], offset - place.offset_bytes))
         else:
-            detail = "the member is missing from the shard"
-            misplaced.append((detail, place.name, place.offset_bytes))
+            misplaced.append(
+                ("the member is missing from the shard", place.name, place.offset_bytes)
+            )
     for distance, group in groupby(moved, key=lambda pair: pair[1]):
         run = [place for place, _ in group]
         more = f", and so do {len(run) - 1} members up to {run[-1].name}"
@@ -117,12 +110,8 @@ def tar_places(
 
 @dataclass
 class MemberBytes:
-    """Result of the check of a member's bytes.
-
-    Attributes:
-        problems: (kind, byte of the shard, detail) of each problem.
-        whole: True if the data is what was written.
-        other_metadata: True if owner, time or mode in the tar header differ.
+    """Problems of a member's bytes as (kind, byte of the shard, detail); False for ``whole`` if the
+    data is not as it was written; True for ``other_metadata`` if owner, time or mode differ.
     """
 
     problems: list[tuple[str, int, str]] = field(default_factory=list)
@@ -130,7 +119,7 @@ class MemberBytes:
     other_metadata: bool = False
 
     def lost(self, kind: str, offset_bytes: int, detail: str) -> MemberBytes:
-        """Add a problem after which the data is not what was written."""
+        """Add a problem of data that is not as it was written."""
         self.problems.append((kind, offset_bytes, detail))
         self.whole = False
         return self
@@ -154,7 +143,7 @@ def check_bytes(
     ours: bool,
     walked: bool,
 ) -> MemberBytes:
-    """Check header, hash and padding of a member.
+    """Check header, hash and padding of a member; with ``fast`` the headers only.
 
     Args:
         place: Its place.

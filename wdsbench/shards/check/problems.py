@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from wdsbench.errors import ShardError
 from wdsbench.shards.format.table import is_table_name
@@ -16,40 +16,26 @@ KINDS: Final = (*BYTE_KINDS, "index", "table", "npy", "value", "meta", "split")
 
 @dataclass(frozen=True)
 class Problem:
-    """A problem and its place.
+    """A problem and its place: shard (or another file's name), member, byte of the shard, question.
 
-    Attributes:
-        kind: One of ``KINDS``: ``missing`` shard, ``size`` of a shard, ``cut`` (bytes past the end
-            of the file), ``tar`` (structure), ``header`` of a member in the tar, ``padding`` behind
-            it, ``end`` of the archive, ``hash``, ``member`` (missing, unknown, not at
-            the table's place), ``index``, ``table``, ``npy`` (header, dtype, shape), ``value``
-            (NaN, an index out of range), ``meta`` (``meta.json``), ``split``.
-        detail: The value found and what is expected.
-        shard: Name of the shard, or of another file of the data set.
-        member: Full name of the member.
-        offset_bytes: Offset in the shard.
-        question_id: Question id of the sample.
+    ``kind`` is one of ``KINDS``: ``missing`` shard, ``size`` of a shard, ``cut`` (bytes past the
+    end of the file), ``tar`` (structure), ``header`` of a member in the tar, ``padding`` behind it,
+    ``end`` of the archive, ``hash``, ``member`` (missing, unknown, not at the table's place),
+    ``index``, ``table``, ``npy`` (header, dtype, shape), ``value`` (NaN, an index out of range),
+    ``meta`` (``meta.json``), ``split``. ``detail`` is the value found and the expected one.
     """
 
     kind: str
     detail: str
-    shard: str | None = None
+    shard: str | None
     member: str | None = None
     offset_bytes: int | None = None
     question_id: str | None = None
 
-    @property
-    def text(self) -> str:
-        """One line: place, then detail."""
-        return str(
-            ShardError(
-                self.detail, shard=self.shard, member=self.member, offset_bytes=self.offset_bytes
-            )
-        )
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the problem as JSON."""
-        return asdict(self)
+    def __str__(self) -> str:
+        """Return one line: place, then detail."""
+        place = {"shard": self.shard, "member": self.member}
+        return str(ShardError(self.detail, **place, offset_bytes=self.offset_bytes))
 
 
 def problem_of(error: ShardError, kind: str) -> Problem:

@@ -19,8 +19,8 @@ from wdsbench.errors import PackError, ShardError
 from wdsbench.progress import Progress, no_progress
 from wdsbench.records import SPLITS
 from wdsbench.shards.check.arrays import LayerStats
+from wdsbench.shards.check.index_check import shape_problems
 from wdsbench.shards.check.shard_check import CheckedSample, ShardCheck
-from wdsbench.shards.check.table_check import shape_problems
 from wdsbench.shards.format.index import FieldEntry, IndexFile, LayerEntry
 from wdsbench.shards.format.kinds import main_member
 from wdsbench.shards.format.provenance import Repaired
@@ -34,13 +34,8 @@ _COLUMNS: Final = ("key", "question_id", "trace", "split", "shard", "label", "sc
 
 @dataclass(frozen=True)
 class RepairReport:
-    """Result of a repair.
-
-    Attributes:
-        index: Index of the new data set.
-        samples: Number of samples copied.
-        lost: Key, question id and reason of each sample that was not.
-        damaged_shards: Names of the shards that lost samples.
+    """The new index, samples copied, (key, question id, reason) of lost samples, and the names of
+    the shards that lost some.
     """
 
     index: IndexFile
@@ -52,13 +47,9 @@ class RepairReport:
 def repair_dataset(
     folder: Path, out: Path, *, shard_mb: float | None = None, progress: Progress = no_progress
 ) -> RepairReport:
-    """Write a new data set of all undamaged samples of ``folder``.
+    """Write a new data set of all undamaged samples of ``folder`` to the folder ``out``.
 
-    Args:
-        folder: The damaged data set; its index and table must be sound.
-        out: Folder of the new data set.
-        shard_mb: Size at which a shard is closed; None: the shard size of ``folder``.
-        progress: Progress bar over shards.
+    ``shard_mb`` is the size at which a shard is closed; None: that of ``folder``.
 
     Raises:
         ShardError: Index or table are damaged too, or every sample is.
@@ -146,10 +137,7 @@ class _Copy:
         return {name: entry for name, entry in counted.items() if entry.samples}
 
     def layers(self) -> list[LayerEntry]:
-        """Return the layers' entries: maxima of packing, counts of the copied samples.
-
-        The maximum of a lost sample is an upper bound for the others.
-        """
+        """Return the layers' entries: maxima of packing, counts of the copied samples."""
         counts = zip(self._stats.infinities.tolist(), self._stats.scaled.tolist(), strict=True)
         return [
             entry.model_copy(update={"infinities": infinities, "scaled_samples": scaled})

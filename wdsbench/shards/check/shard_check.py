@@ -1,9 +1,8 @@
-"""One shard compared with the table: every byte is read once and checked.
+"""One shard compared with the table: every byte is read once, hashed and checked.
 
 Headers, members and padding of a sample are contiguous, so each sample is one read into a reused
-buffer. The bytes are hashed for the shard and for the members, then their contents are checked
-(module ``contents``). Our headers depend on name and size alone and are compared byte by byte, so
-damage is located even after other damage that ends a walk from header to header.
+buffer. Our headers depend on name and size alone and are compared byte by byte, so damage is
+located even after other damage that ends a walk from header to header.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from wdsbench.shards.read.sample import StoredSample
 #: Read of the end of a shard, or of a shard that is only hashed, at a time.
 _CHUNK_BYTES: Final = 1 << 20
 
-#: Kinds of byte problems after which a member's data is not what was written.
+#: Kinds of byte problems of data that is not as it was written.
 _LOSING: Final = ("cut", "hash", "npy")
 
 
@@ -45,13 +44,8 @@ _LOSING: Final = ("cut", "hash", "npy")
 class CheckedSample:
     """A sample that was checked.
 
-    Attributes:
-        row: Row of the table.
-        members: Bytes of the readable members by name (without the key); valid until the next
-            sample is yielded.
-        problems: Its problems.
-        lost: Why its members cannot be copied; "" if all of them are whole.
-        stats: Statistics of its states; None if they were not read.
+    ``members`` are the bytes of the readable members by name (without the key), valid until the
+    next sample is yielded; ``lost`` is the reason why they cannot be copied, or "".
     """
 
     row: int
@@ -62,13 +56,8 @@ class CheckedSample:
 
 
 class ShardCheck:
-    """The check of one shard; ``samples`` runs it.
-
-    Attributes:
-        problems: Problems of the shard itself; complete once ``samples`` is exhausted.
-        stats: Statistics of its samples' states.
-        bytes_read: Bytes read so far.
-        shard: Name of the shard.
+    """The check of one shard, run by ``samples``, after which ``problems`` (of the shard itself),
+    ``stats`` (of all states) and ``bytes_read`` are complete.
     """
 
     def __init__(self, index: DatasetIndex, number: int, *, fast: bool = False) -> None:
@@ -157,9 +146,7 @@ class ShardCheck:
     def _sample(
         self, row: int, places: list[MemberPlace], wanted: set[str], *, walked: bool
     ) -> CheckedSample:
-        """Return one sample, read and checked. The table has the ``wanted`` members for it; with
-        ``walked`` the tar's structure is known to be sound.
-        """
+        """Return one sample, read and checked; ``wanted`` are its members in the table."""
         sample = CheckedSample(row)
         missing = wanted - {place.member for place in places}
         damaged: set[str] = set()
@@ -241,19 +228,14 @@ class ShardCheck:
         stored = StoredSample(self._index, sample.row)
         errors, stats = check_contents(stored, sample.members, damaged)
         offsets = {place.member: place.offset_bytes for place in places}
+        question = self._index.question_id(sample.row)
         for error in errors:
-            inside = error.offset_bytes
-            base = None if inside is None else offsets.get(error.member)
-            sample.problems.append(
-                Problem(
-                    error.kind,
-                    error.detail,
-                    self.shard,
-                    self._index.member_name(sample.row, error.member),
-                    None if base is None or inside is None else base + inside,
-                    self._index.question_id(sample.row),
-                )
-            )
+            name = self._index.member_name(sample.row, error.member)
+            byte = offsets.get(error.member)
+            if byte is not None:
+                byte = None if error.offset_bytes is None else byte + error.offset_bytes
+            problem = Problem(error.kind, error.detail, self.shard, name, byte, question)
+            sample.problems.append(problem)
             sample.lost = sample.lost or error.detail
         sample.stats = stats
         self.stats.add(stats)
@@ -284,10 +266,9 @@ class ShardCheck:
         """Compare the whole shard's hash unless another problem explains a difference."""
         if self._fast or not self._entry.xxh3 or self._byte_problem:
             return
+        digest = self._digest.hexdigest()
         if self._hashed_bytes != self._size:  # the table's members do not fill the file
             digest = hash_file(self._path)
-        else:
-            digest = self._digest.hexdigest()
         if digest != self._entry.xxh3:
             self._add(
                 "hash",

@@ -1,13 +1,9 @@
 """The full check of a data set: every problem is collected, with shard, member and byte.
 
-It proves that ``index.json`` is valid; that the table is the one it names (size, XXH3) and agrees
-with the index and with itself; that keys are those of question and trace, each once; that no
-question is in two splits; that every shard exists and has its size, and that every byte of it is a
-header as written, a member with its hash, padding or the end; and that every member has valid
-contents (module ``contents``). Files that killed runs left are notes, not problems.
-
-Shards are checked on threads; each holds one sample in memory. Of tar files without an index,
-structure and members are checked, but no hashes.
+It proves that index and table agree (module ``index_check``); that every byte of every shard is a
+header as written, a member with its hash, padding or the end (module ``shard_check``); and that
+every member has valid contents (module ``contents``). Files that killed runs left are notes, not
+problems. Of tar files without an index, structure and members are checked, but no hashes.
 """
 
 from __future__ import annotations
@@ -15,22 +11,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from wdsbench.errors import ShardError
 from wdsbench.progress import Progress, no_progress
 from wdsbench.shards.check.arrays import LayerStats
-from wdsbench.shards.check.folder import (
+from wdsbench.shards.check.index_check import (
     layer_problems,
     leftovers,
     reduction_problems,
+    sample_problems,
+    shape_problems,
+    table_problems,
     unknown_files,
 )
-from wdsbench.shards.check.hygiene import check_split_hygiene
 from wdsbench.shards.check.problems import Problem, problem_of
 from wdsbench.shards.check.shard_check import ShardCheck
-from wdsbench.shards.check.table_check import duplicates, shape_problems, table_problems
 from wdsbench.shards.format.index import INDEX_NAME, IndexFile, ShardEntry
 from wdsbench.shards.format.tar import hash_file
 from wdsbench.shards.read.index import DatasetIndex
@@ -44,22 +42,22 @@ class VerifyReport:
     Attributes:
         source: The data set.
         fast: True if only sizes and headers were checked.
+        problems: All problems, in the order of shards.
+        notes: Observations that are not problems.
         shards: Number of shards that the index names.
         samples: Number of samples in them.
         damaged_samples: Samples with a problem of their own, or in a shard that cannot be opened.
         bytes_read: Bytes of shards that were read.
-        problems: All problems, in the order of shards.
-        notes: Observations that are not problems.
     """
 
     source: str
     fast: bool
+    problems: list[Problem] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     shards: int = 0
     samples: int = 0
     damaged_samples: int = 0
     bytes_read: int = 0
-    problems: list[Problem] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
 
     @property
     def sound(self) -> bool:
@@ -76,11 +74,8 @@ def verify_dataset(
 ) -> VerifyReport:
     """Check a data set and return every problem.
 
-    Args:
-        folder: The data set.
-        fast: Check sizes, headers and the table only; payloads are not read.
-        threads: Shards at a time; each holds one sample in memory.
-        progress: Progress bar over shards.
+    With ``fast`` only sizes, headers and the table are checked. Each of the ``threads`` checks one
+    shard and holds one sample in memory.
     """
     report = VerifyReport(str(folder), fast)
     report.notes += leftovers(folder)
@@ -105,16 +100,9 @@ def verify_dataset(
 
 
 def verify_tars(
-    paths: Sequence[Path],
-    *,
-    fast: bool = False,
-    threads: int = 2,
-    progress: Progress = no_progress,
+    paths: Sequence[Path], *, fast: bool = False, threads: int = 2, progress: Progress = no_progress
 ) -> VerifyReport:
-    """Check structure, members and values of tar files without an index, which have no hashes.
-
-    The options are those of `verify_dataset`.
-    """
+    """Check structure, members and values of tar files without an index, like `verify_dataset`."""
     source = str(paths[0]) if len(paths) == 1 else f"{len(paths)} tar files"
     report = VerifyReport(source, fast)
     report.notes.append("no index: hashes, labels and lost samples cannot be checked")
@@ -126,10 +114,7 @@ def _check_shards(
     index: DatasetIndex, report: VerifyReport, threads: int, progress: Progress
 ) -> LayerStats:
     """Check all shards into the report; return the statistics of their states."""
-
-    def check(number: int) -> tuple[ShardCheck, list[Problem], int]:
-        return _checked(index, number, fast=report.fast)
-
+    check = partial(_checked, index, fast=report.fast)
     stats = LayerStats.zeros(index.num_layers)
     numbers = range(len(index.file.shardlist))
     for shard, problems, damaged in _on_threads(check, numbers, threads, progress):
@@ -179,9 +164,8 @@ def _verify_without_table(
         paths = sorted(folder.glob("*.tar"))
     if not paths:
         return
-    report.notes.append(
-        "the table cannot be used: shards were checked as tar files without an index"
-    )
+    note = "the table cannot be used: shards were checked as tar files without an index"
+    report.notes.append(note)
     before = len(report.problems)
     _verify_tars([path for path in paths if path.is_file()], report, threads, progress)
     known = {problem.shard for problem in report.problems[before:]}
@@ -191,10 +175,8 @@ def _verify_without_table(
             continue
         size = path.stat().st_size
         if size != entry.filesize:
-            detail, end = (
-                f"{size} bytes, the index says {entry.filesize}",
-                min(size, entry.filesize),
-            )
+            detail = f"{size} bytes, the index says {entry.filesize}"
+            end = min(size, entry.filesize)
             report.problems.append(Problem("size", detail, entry.url, offset_bytes=end))
         elif not report.fast and entry.url not in known and hash_file(path) != entry.xxh3:
             detail = "XXH3 of the shard is not what the index says"
@@ -227,8 +209,6 @@ def _verify_tars(
             opened.append(path)
     if len(opened) > 1:
         try:
-            index = index_tars(opened)
-            check_split_hygiene(index)
-            report.problems += duplicates(index)
+            report.problems += sample_problems(index_tars(opened))
         except ShardError as error:
             report.problems.append(problem_of(error, "split"))

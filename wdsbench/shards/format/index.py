@@ -1,20 +1,15 @@
-"""``index.json``, a superset of the ``wids`` shard list, and the columns of the table.
+"""``index.json``, a superset of the ``wids`` shard list, and its version (``docs/format.md``).
 
-Columns of the table, one row per sample, rows in shard order (train, val, test):
-
-    key S57 · shard u4 · split u1 · trace u4 · tokens u4 (T) · state_tokens u4 (t: states are stored
-    for the last t tokens; T, T - prompt_length if only those of the answer are, 1 if only that of
-    the last token is) · prompt_length i4 (-1 unknown) · label f4 · score f4 (NaN unknown)
-    question_offset u8 [n + 1] into question_bytes u1: UTF-8 question ids
-    <member>.offset u8, <member>.size u8 (0: no such member), <member>.xxh3 u8, for every member
-    that at least one sample has
+A change that an older reader would misread gets a new ``wdsbench_format``. New keys of
+``provenance``, columns and fields keep the number: an older reader ignores them. A reader of
+version n reads versions 1 to n and refuses newer ones before it looks at anything else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +18,12 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, 
 from wdsbench.errors import ShardError
 from wdsbench.records import SPLITS
 from wdsbench.shards.format.provenance import Provenance
-from wdsbench.shards.format.table import TableSpec, is_table_name
-from wdsbench.shards.format.version import FORMAT_VERSION, version_problem
+from wdsbench.shards.format.table import TableSpec
 
 INDEX_NAME = "index.json"
+
+#: The version that is written, and the newest that is read.
+FORMAT_VERSION: Final = 1
 
 Split = Literal["train", "val", "test"]
 
@@ -73,10 +70,8 @@ class LayerEntry(_Entry):
 
 
 class LabelsEntry(_Entry):
-    """Source of the labels: a column of a score file, or the raw traces (the rest is None).
-
-    ``xxh3`` is None if the file was a pipe, which cannot be read twice. A score below
-    ``threshold`` means hallucinated (label 1).
+    """Source of the labels: a column of a score file (``xxh3`` None if it was a pipe), below whose
+    ``threshold`` a trace is hallucinated (label 1); or the raw traces (the rest is None).
     """
 
     source: Literal["scores", "traces"]
@@ -87,7 +82,7 @@ class LabelsEntry(_Entry):
 
 
 class IndexFile(BaseModel):
-    """The contents of ``index.json``; ``labels`` is None in an index written before it existed."""
+    """The contents of ``index.json``; old ones have no ``labels``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
@@ -135,24 +130,11 @@ def layers_in_words(layers: Sequence[int] | None) -> str:
     return "all layers" if layers is None else f"layers {', '.join(map(str, layers))}"
 
 
-def superseded_tables(folder: Path, names: Sequence[str]) -> list[str]:
-    """Return the names that are tables and not the one that ``index.json`` names.
-
-    Without a readable index it is not known which table is in use, and none is returned.
-    """
-    try:
-        file = IndexFile.model_validate_json((folder / INDEX_NAME).read_bytes())
-    except (OSError, ValidationError):
-        return []
-    return [name for name in names if is_table_name(name) and name != file.table.file]
-
-
 def read_index(folder: Path) -> tuple[bytes, IndexFile]:
     """Return the bytes of a data set's ``index.json``, and the index.
 
     Raises:
-        ShardError: It cannot be read, is not an index, or has a format that this version does not
-            read.
+        ShardError: It cannot be read, is not an index, or has another version.
     """
     path = folder / INDEX_NAME
     try:
@@ -160,9 +142,7 @@ def read_index(folder: Path) -> tuple[bytes, IndexFile]:
     except OSError as error:
         detail = f"no data set here: cannot read {INDEX_NAME} ({error.strerror})"
         raise ShardError(f"{detail}; make one with `wdsbench pack`", shard=str(folder)) from error
-    problem = version_problem(text)
-    if problem is not None:
-        raise ShardError(problem, shard=str(path))
+    _check_version(text, path)
     try:
         return text, IndexFile.model_validate_json(text)
     except ValidationError as error:
@@ -170,3 +150,22 @@ def read_index(folder: Path) -> tuple[bytes, IndexFile]:
         place = ".".join(str(part) for part in first["loc"])
         detail = f"not a valid index: {place}: {first['msg']}"
         raise ShardError(detail, shard=str(path)) from error
+
+
+class _Version(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    wdsbench_format: int = FORMAT_VERSION
+
+
+def _check_version(text: bytes, path: Path) -> None:
+    try:
+        version = _Version.model_validate_json(text).wdsbench_format
+    except ValidationError:  # the error of the whole index says more
+        return
+    expected = f"1 to {FORMAT_VERSION}"
+    if version > FORMAT_VERSION:
+        detail = f"format {version}, this wdsbench reads {expected}; install a newer wdsbench"
+        raise ShardError(detail, shard=str(path))
+    if version < 1:
+        raise ShardError(f"format {version}, expected {expected}; pack again", shard=str(path))

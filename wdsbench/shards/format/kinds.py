@@ -1,8 +1,7 @@
 """The member kinds a sample can have: one table, one row per kind.
 
 A kind is one or more members of a sample that belong together, such as the three members of
-``edges``. The writer, the table, the checks, the loader's fields and the documentation read this
-table; a kind that is decoded in Python is added by one row. Shapes are written in these sizes:
+``edges``. All other rooms read this table. Shapes are written in these sizes:
 
     L layers · T tokens · t tokens with stored states (the last t of T) · D features · H heads ·
     E edges, any number
@@ -65,7 +64,7 @@ class MemberSpec:
 
     Attributes:
         name: Its name after the sample's key and a dot.
-        dtypes: Stored dtypes that are valid, as NumPy writes them; ``("json",)`` for JSON.
+        dtypes: Valid dtypes, as NumPy writes them; ``("json",)`` for JSON.
         axes: Its shape: numbers and names of sizes (``"L"``, ``"T * (T + 1) / 2"``, ``"E"``).
         required: False if a sample can have the kind without this member.
     """
@@ -107,7 +106,7 @@ class MemberKind:
         main: Name of the member that a sample has if and only if it has the kind.
         pack_option: Option of ``wdsbench pack`` that makes it; "" if every sample has it.
         remedy: What to do if a data set does not have it.
-        axes: Shape of the field in ``index.json``; by default the axes of the main member.
+        axes: Shape of the field in ``index.json`` if it is not that of the main member.
         loader_field: True if ``TraceLoader(fields=(name,))`` reads it in Python, one array per
             sample.
     """
@@ -117,7 +116,7 @@ class MemberKind:
     main: str
     pack_option: str
     remedy: str
-    axes: tuple[int | str, ...] | None = None
+    axes: tuple[int | str, ...] = ()
     loader_field: bool = False
 
     @property
@@ -135,13 +134,16 @@ class MemberKind:
         sizes = Sizes(layers, 0, 0, features, heads)
         return [
             axis if isinstance(axis, int) else _AXES[axis](sizes) if axis in _SHARED_AXES else None
-            for axis in (self.main_spec.axes if self.axes is None else self.axes)
+            for axis in self._field_axes
         ]
 
     def heads_axis(self) -> int | None:
         """Return the axis of H in the field's shape, or None."""
-        axes = self.main_spec.axes if self.axes is None else self.axes
-        return axes.index("H") if "H" in axes else None
+        return self._field_axes.index("H") if "H" in self._field_axes else None
+
+    @property
+    def _field_axes(self) -> tuple[int | str, ...]:
+        return self.axes or self.main_spec.axes
 
 
 _REPACK: Final = "repack with --attention {} from traces that have attention maps"

@@ -1,7 +1,6 @@
 """How a data set was made, as ``index.json`` records it: names of files, no paths and no times.
 
-The same input gives the same bytes on every machine. Only the keys that were set are written, so an
-index that is read and written again keeps its form.
+Only the keys that were set are written, so an index that is read and written again keeps its form.
 """
 
 from __future__ import annotations
@@ -41,10 +40,8 @@ class Appended(_Entry):
 
 
 class Repaired(_Entry):
-    """The last run of ``wdsbench verify --repair``.
-
-    Counts of samples: in the damaged data set, kept, lost, and lost in earlier repairs; then the
-    shards that lost samples, and the file that lists these.
+    """The last run of ``wdsbench verify --repair``; ``lost_before`` counts earlier repairs, and
+    ``list`` is the file that lists lost samples.
     """
 
     samples_before: NonNegativeInt
@@ -61,21 +58,17 @@ class Provenance(BaseModel):
     Attributes:
         wdsbench: Version that packed it.
         inputs: The raw trace files, in order.
-        scores: Name of the score file; None without one.
-        score_column: Its column.
-        threshold: A score below it means hallucinated.
+        scores: Name of the score file, ``score_column`` and ``threshold``; None without one.
         missing_score: Treatment of traces without a score: error, drop or keep.
         dropped: Traces dropped because they have no score.
         numbered: Samples whose trace number was given by packing; None if that is not known.
         split_by: ``"question"`` or ``"file"``.
-        attention: Kinds of attention that were asked for.
+        attention: Kinds of attention that were requested.
         edge_rule: Rule of the edges of the mean over heads.
         head_threshold: Least weight of a head's edge.
         reduction: File with the components that states were reduced with.
         remarks: Changes that readers made to bring traces into form, with their counts.
         layers: Numbers of the stored layers in the model, ascending; None: all of them.
-        appended: Runs that added files.
-        repaired: The last repair.
     """
 
     model_config = ConfigDict(extra="allow", frozen=True)
@@ -109,7 +102,3 @@ class Provenance(BaseModel):
     def _only_set(self, serialize: Callable[[Provenance], dict[str, Any]]) -> dict[str, Any]:
         values = serialize(self)
         return {name: value for name, value in values.items() if name in self.model_fields_set}
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the plain values that ``index.json`` has."""
-        return self.model_dump(mode="json", by_alias=True)

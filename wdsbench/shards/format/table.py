@@ -1,8 +1,7 @@
 """The per-sample table: columns of fixed types in one file that is mapped, not parsed.
 
-Layout: each column's C-order bytes, starting at a multiple of 64; names, dtypes, shapes and
-offsets are in ``index.json``. The file is named after the XXH3-64 of its bytes, so an index is
-never read with the table of another.
+Each column's C-order bytes start at a multiple of 64. The file is named after the XXH3-64 of its
+bytes, so an index is never read with the table of another.
 """
 
 from __future__ import annotations
@@ -25,10 +24,12 @@ ALIGN_BYTES = 64
 _PREFIX, _SUFFIX = "samples-", ".bin"
 
 
-class ColumnSpec(BaseModel):
-    """One column of the table."""
-
+class _Entry(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ColumnSpec(_Entry):
+    """One column of the table."""
 
     name: str
     dtype: str
@@ -36,10 +37,8 @@ class ColumnSpec(BaseModel):
     offset_bytes: NonNegativeInt
 
 
-class TableSpec(BaseModel):
+class TableSpec(_Entry):
     """Description of the table in ``index.json``."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     file: str
     size_bytes: NonNegativeInt
@@ -68,12 +67,9 @@ def write_table(columns: dict[str, NDArray[Any]], new_file: Callable[[str], Path
     digest = xxhash.xxh3_64()
     for part in parts:
         digest.update(part)
-    spec = TableSpec(
-        file=f"{_PREFIX}{digest.hexdigest()}{_SUFFIX}",
-        size_bytes=offset,
-        xxh3=digest.hexdigest(),
-        columns=specs,
-    )
+    xxh3 = digest.hexdigest()
+    file_name = f"{_PREFIX}{xxh3}{_SUFFIX}"
+    spec = TableSpec(file=file_name, size_bytes=offset, xxh3=xxh3, columns=specs)
     with atomic_file(new_file(spec.file)) as file:
         file.writelines(parts)
     return spec
@@ -95,9 +91,8 @@ def map_table(folder: Path, spec: TableSpec) -> dict[str, NDArray[Any]]:
     try:
         size = path.stat().st_size
         if size != spec.size_bytes:
-            raise wrong(
-                f"the table has {size} bytes, index.json says {spec.size_bytes}; pack again"
-            )
+            detail = f"the table has {size} bytes, index.json says {spec.size_bytes}"
+            raise wrong(f"{detail}; pack again")
         data: mmap.mmap | bytes = b""
         if size:
             with path.open("rb") as file:
@@ -115,8 +110,8 @@ def map_table(folder: Path, spec: TableSpec) -> dict[str, NDArray[Any]]:
         count = int(np.prod(column.shape, dtype=np.int64))
         if dtype.hasobject or column.offset_bytes + count * dtype.itemsize > size:
             raise wrong(f"column {column.name} does not fit into the table")
-        view = (
-            np.frombuffer(data, dtype, count, column.offset_bytes) if count else np.empty(0, dtype)
-        )
+        view = np.empty(0, dtype)
+        if count:
+            view = np.frombuffer(data, dtype, count, column.offset_bytes)
         columns[column.name] = view.reshape(column.shape)
     return columns

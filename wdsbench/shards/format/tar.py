@@ -1,9 +1,8 @@
 """Write one shard: a USTAR file whose bytes depend on its members only.
 
 Layout of a member: 512-byte header (regular file, mode 0644, uid = gid = 0, mtime 0, no names),
-the data, zeros up to the next multiple of 512. Two zero blocks end the shard. Data starts at a
-multiple of 512 and npy headers are padded to a multiple of 64, so array payloads are 64-byte
-aligned in the file.
+the data, zeros up to the next multiple of 512. Two zero blocks end the shard. Array payloads are
+64-byte aligned in the file, since npy headers are padded to a multiple of 64.
 """
 
 from __future__ import annotations
@@ -22,7 +21,9 @@ from wdsbench.errors import PackError
 
 BLOCK_BYTES = 512
 END_BYTES = 2 * BLOCK_BYTES
-_CHUNK_BYTES = 256 * 1024  # stay in a core's L2 cache
+
+#: Bytes hashed, written and hashed again at a time: they stay in a core's L2 cache.
+_CHUNK_BYTES = 256 * 1024
 
 #: A USTAR header has 11 octal digits for the size.
 MEMBER_LIMIT_BYTES = 8**11
@@ -58,11 +59,7 @@ class TarWriter:
         self.size_bytes = 0
 
     def add(self, name: str, pieces: Pieces) -> Placement:
-        """Append one member and return the place of its data.
-
-        Raises:
-            PackError: The member has 8 GiB or more.
-        """
+        """Append one member and return the place of its data; raise PackError from 8 GiB."""
         views = [memoryview(piece).cast("B") for piece in pieces]  # type: ignore[arg-type]
         size = sum(view.nbytes for view in views)
         if size >= MEMBER_LIMIT_BYTES:
@@ -76,8 +73,10 @@ class TarWriter:
         offset = self.size_bytes
         digest = xxhash.xxh3_64()
         for view in views:
-            digest.update(view)
-            self._write(view)
+            for first in range(0, view.nbytes, _CHUNK_BYTES):
+                chunk = view[first : first + _CHUNK_BYTES]
+                digest.update(chunk)
+                self._write(chunk)
         self._write(bytes(-size % BLOCK_BYTES))
         return Placement(offset, size, digest.intdigest())
 

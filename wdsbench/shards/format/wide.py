@@ -1,8 +1,7 @@
-"""Convert states to float16 without new infinities: wide layers get a power-of-two scale.
+"""Convert states to float16 without new infinities.
 
 Layers beyond 65,504 are divided by a power of two, which is exact, so the only error is the
-rounding of float16 relative to the scale. The decoder multiplies by it (``hidden_scale.npy``,
-float32 ``[L]``).
+rounding of float16. The decoder multiplies by it (``hidden_scale.npy``, float32 ``[L]``).
 """
 
 from __future__ import annotations
@@ -23,14 +22,10 @@ FLOAT_MAX = HALF_MAX * 2.0**112
 
 @dataclass(frozen=True)
 class HalfStates:
-    """Hidden states in their stored form.
+    """Hidden states in their stored form: float16 ``[L, T, D]`` and the factors ``[L]``, or None.
 
-    Attributes:
-        values: float16 ``[L, T, D]``.
-        scale: float32 ``[L]``, or None if every factor is 1.
-        max_abs: float64 ``[L]``: largest finite magnitude of the input.
-        infinities: int64 ``[L]``: infinities of the input.
-        error_max: float64 ``[L]``: largest error of a scaled layer's values; 0 if the scale is 1.
+    ``max_abs`` (largest finite magnitude), ``infinities`` and ``error_max`` (largest error of a
+    scaled layer, else 0) are statistics ``[L]`` of the input.
     """
 
     values: NDArray[np.float16]
@@ -41,11 +36,7 @@ class HalfStates:
 
 
 def to_half(hidden: NDArray[Any], *, overflow: str = "scale") -> HalfStates:
-    """Return ``[L, T, D]`` float states as float16.
-
-    Args:
-        hidden: float16, float32 or float64.
-        overflow: ``"scale"`` or ``"error"``: treatment of layers beyond 65,504.
+    """Return float states ``[L, T, D]`` as float16; ``overflow`` is ``"scale"`` or ``"error"``.
 
     Raises:
         PackError: NaN (the layer is named), or a layer beyond float16 under ``overflow="error"``.

@@ -21,12 +21,12 @@ from wdsbench.shards.format.table import map_table
 #: How often an index may name a table that does not exist before that is an error.
 _TRIES: Final = 5
 
+#: Columns that every table has besides the keys, one entry per sample.
+COLUMNS: Final = ("shard", "split", "tokens", "state_tokens", "prompt_length", "label", "score")
+
 
 class DatasetIndex:
-    """An opened data set: the place of every member; shards are not opened.
-
-    ``file`` is the parsed ``index.json``, and ``columns`` the mapped table, read-only.
-    """
+    """An opened data set: ``file`` is ``index.json``, ``columns`` the mapped table, read-only."""
 
     def __init__(self, folder: Path, file: IndexFile, columns: dict[str, NDArray[Any]]) -> None:
         self.folder = folder
@@ -35,11 +35,7 @@ class DatasetIndex:
 
     @classmethod
     def open(cls, path: str | Path) -> DatasetIndex:
-        """Open the data set in folder ``path``.
-
-        Raises:
-            ShardError: There is no index, this version cannot read it, or table and index disagree.
-        """
+        """Open a folder; raise ShardError if there is no valid index, or the table is another."""
         folder = Path(path)
         failures: Counter[bytes] = Counter()
         while True:
@@ -59,16 +55,7 @@ class DatasetIndex:
 
     def _check(self) -> None:
         samples = sum(entry.nsamples for entry in self.file.shardlist)
-        for name in (
-            "key",
-            "shard",
-            "split",
-            "tokens",
-            "state_tokens",
-            "prompt_length",
-            "label",
-            "score",
-        ):
+        for name in ("key", *COLUMNS):
             column = self.columns.get(name)
             if column is None or len(column) != samples:
                 raise ShardError(
@@ -90,10 +77,9 @@ class DatasetIndex:
             ) from None
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
-        """Pickle as a path: the other process maps the table.
+        """Pickle as a path; the other process maps the table.
 
-        If the data set was relabelled since, the old labels are pickled too, so that all readers
-        use the same ones.
+        If the data set was relabelled since, the old labels are pickled too.
         """
         table = self.file.table.file
         if (self.folder / table).exists():
@@ -111,14 +97,6 @@ class DatasetIndex:
         return {split: self.file.splits[split].samples for split in self.file.splits}
 
     @property
-    def class_counts(self) -> dict[str, dict[str, int]]:
-        """Hallucinated, right and unlabelled samples per split."""
-        return {
-            split: entry.model_dump(exclude={"samples"})
-            for split, entry in self.file.splits.items()
-        }
-
-    @property
     def labels(self) -> LabelsEntry | None:
         """Source of the labels; None if the index does not have it."""
         return self.file.labels
@@ -132,8 +110,7 @@ class DatasetIndex:
     def model_layers(self) -> tuple[int, ...] | None:
         """Numbers of the L stored layers in the model, ascending, from 0; None: all of them.
 
-        Raises:
-            ShardError: The index does not list L layers.
+        Raises ShardError if the index does not list L layers.
         """
         numbers = self.file.provenance.layers
         if numbers is None:
@@ -228,10 +205,8 @@ class DatasetIndex:
         return f"{HIDDEN}.xxh3" in self.columns
 
     def shards_of(self, split: str | None) -> list[int]:
-        """Return the shards of a split in order; of all splits for None.
-
-        Raises:
-            ValueError: The split is unknown.
+        """Return the shards of a split in order; of all splits for None; ValueError if it is
+        unknown.
         """
         if split is not None and split not in SPLITS:
             raise ValueError(f"split {split!r} is not one of {', '.join(SPLITS)}, None")

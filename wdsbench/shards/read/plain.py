@@ -1,9 +1,8 @@
 """Index tar shards that have no index: one C++ pass over the headers builds the table in memory.
 
-For shards of other writers and for shards whose index is lost. Keys and suffixes follow webdataset:
-the key ends at the first dot of the file's name, suffixes are lower case. Labels are unknown unless
-``meta.json`` has ``label`` or ``score``; hashes are unknown. The split is that with which the
-file's name begins, ``train`` for other names.
+Keys and suffixes follow webdataset: the key ends at the first dot of the file's name, suffixes are
+lower case. Labels are unknown unless ``meta.json`` has ``label`` or ``score``; hashes are unknown.
+The split is that with which the file's name begins, ``train`` for other names.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import math
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +44,12 @@ _HEADER_BYTES = 128
 
 @dataclass
 class _Sample:
+    """A sample of an open tar file, with its row of the table."""
+
+    path: Path
+    descriptor: int
     key: str
-    places: dict[str, tuple[int, int]]
+    places: dict[str, tuple[int, int]] = field(default_factory=dict)
     tokens: int = 0
     state_tokens: int = 0
     prompt_length: int = -1
@@ -60,13 +63,79 @@ class _Sample:
         row = SampleRow(**{item.name: getattr(self, item.name) for item in fields(SampleRow)})
         return row, {name: Placement(*place, 0) for name, place in self.places.items()}
 
+    def read_shape(self, shape: tuple[int, int, str] | None) -> tuple[int, int, str]:
+        """Set T and return (L, D, dtype), which all samples share."""
+        if HIDDEN not in self.places:
+            raise ShardError(
+                f"sample {self.key} has no {HIDDEN}, only {', '.join(sorted(self.places))}",
+                shard=str(self.path),
+            )
+        descr, axes = self._npy_header(HIDDEN)
+        if len(axes) != 3 or (shape is not None and (axes[0], axes[2], descr) != shape):
+            wanted = "[L, T, D]" if shape is None else f"({shape[0]}, T, {shape[1]}) of {shape[2]}"
+            raise self._damaged(HIDDEN, f"shape {axes} of {descr}, expected {wanted}")
+        self.state_tokens = self.tokens = axes[1]
+        return axes[0], axes[2], descr
+
+    def read_heads(self, layers: int) -> int:
+        """Return H of the attention members, or 0; decoding compares every other sample with it."""
+        if HEADS_POINTER in self.places:  # [L * H + 1]
+            _, axes = self._npy_header(HEADS_POINTER)
+            return (axes[0] - 1) // layers if len(axes) == 1 and axes[0] else 0
+        for member in (SKETCH, ATTENTION):  # [L, H, ...]
+            if member in self.places:
+                _, axes = self._npy_header(member)
+                return axes[1] if len(axes) > 1 else 0
+        return 0
+
+    def read_meta(self, layers: int) -> None:
+        """Set question id, prompt length, T, label, score and layers from ``meta.json``."""
+        self.question_id = self.key
+        if META not in self.places:
+            return
+        offset, size = self.places[META]
+        try:
+            meta = json.loads(os.pread(self.descriptor, size, offset))
+            if not isinstance(meta, dict):
+                raise ValueError("not an object")
+            self.question_id = str(meta.get("question_id", self.key))
+            self.trace = int(meta.get("trace") or 0)
+            if meta.get("prompt_length") is not None:
+                self.prompt_length = int(meta["prompt_length"])
+            self.tokens = len(meta.get("tokens") or ()) or self.state_tokens
+            self.label = float(math.nan if meta.get("label") is None else meta["label"])
+            self.score = float(math.nan if meta.get("score") is None else meta["score"])
+            numbers = meta.get("layers")  # another writer's key may have the same name
+            if is_layer_list(numbers) and len(numbers) == layers:
+                self.layers = numbers
+        except (ValueError, TypeError) as error:
+            raise self._damaged(META, f"not the JSON of a trace: {error}") from error
+
+    def _npy_header(self, member: str) -> tuple[str, tuple[int, ...]]:
+        """Return (descr, shape) of a member."""
+        offset, size = self.places[member]
+        head = os.pread(self.descriptor, min(size, _HEADER_BYTES), offset)
+        try:
+            descr, axes, _ = _core.parse_npy_header(head, size)
+        except _core.FormatError as error:
+            raise self._damaged(member, error.detail, error.offset_bytes) from error
+        return descr, axes
+
+    def _damaged(self, member: str, detail: str, inside_bytes: int = 0) -> DecodeError:
+        return DecodeError(
+            detail,
+            shard=str(self.path),
+            member=f"{self.key}.{member}",
+            offset_bytes=self.places[member][0] + inside_bytes,
+        )
+
 
 def index_tars(paths: Sequence[Path]) -> DatasetIndex:
     """Return an index of the tar files, made from their headers.
 
     Raises:
-        ShardError: A tar file is damaged, the members of a key are not contiguous, ``hidden.npy``
-            is missing, or samples disagree in shape or layers. Shard, member and byte are named.
+        ShardError: A tar file is damaged, members of a key are not contiguous, ``hidden.npy`` is
+            missing, or samples disagree in shape or layers.
     """
     ordered = sorted(paths, key=lambda path: (SPLITS.index(_split_of(path)), path))
     shards: list[tuple[Path, list[_Sample]]] = []
@@ -75,13 +144,18 @@ def index_tars(paths: Sequence[Path]) -> DatasetIndex:
     heads = 0
     for path in ordered:
         with _opened(path) as descriptor:
-            samples = list(_samples(path, descriptor))
+            samples = _samples(path, descriptor)
             for sample in samples:
-                shape = _read_shape(path, descriptor, sample, shape)
-                _read_meta(path, descriptor, sample, shape[0])
+                shape = sample.read_shape(shape)
+                sample.read_meta(shape[0])
                 first = first or sample
-                _check_layers(path, sample, first)
-                heads = heads or _read_heads(path, descriptor, sample, shape[0])
+                if sample.layers != first.layers:
+                    raise ShardError(
+                        f"sample {sample.key} holds {layers_in_words(sample.layers)}, {first.key}"
+                        f" {layers_in_words(first.layers)}; open each choice of layers by itself",
+                        shard=str(path),
+                    )
+                heads = heads or sample.read_heads(shape[0])
         shards.append((path, samples))
     if shape is None or first is None:
         raise ShardError(f"no sample in {len(paths)} tar files; there is nothing to read")
@@ -142,129 +216,28 @@ def _split_of(path: Path) -> str:
     return next((split for split in SPLITS if path.name.startswith(split)), SPLITS[0])
 
 
-def _samples(path: Path, descriptor: int) -> Iterator[_Sample]:
-    """Yield the samples of one tar file; the members of a key are contiguous."""
+def _samples(path: Path, descriptor: int) -> list[_Sample]:
+    """Return the samples of one tar file; the members of a key are contiguous."""
     try:
         names, offsets, sizes = _core.list_tar_members(descriptor)
     except _core.FormatError as error:
         raise ShardError(error.detail, shard=str(path), offset_bytes=error.offset_bytes) from error
-    seen: set[str] = set()
-    current: _Sample | None = None
+    samples: dict[str, _Sample] = {}
+    last = ""
     for name, offset, size in zip(names, offsets.tolist(), sizes.tolist(), strict=True):
         parts = _SAMPLE_NAME.match(name)
         if parts is None:  # not a sample's file for webdataset either
             continue
         key, suffix = parts.group(1), parts.group(2).lower()
-        if current is None or current.key != key:
-            if key in seen:
-                raise ShardError(
-                    f"key {key} comes again after other keys; members of a sample must be"
-                    " contiguous",
-                    shard=str(path),
-                    member=name,
-                    offset_bytes=offset,
-                )
-            if current is not None:
-                yield current
-            seen.add(key)
-            current = _Sample(key, {})
-        if suffix in current.places:
-            raise ShardError(
-                "the member is in its sample twice",
-                shard=str(path),
-                member=name,
-                offset_bytes=offset,
-            )
-        current.places[suffix] = (offset, size)
-    if current is not None:
-        yield current
-
-
-def _read_shape(
-    path: Path, descriptor: int, sample: _Sample, shape: tuple[int, int, str] | None
-) -> tuple[int, int, str]:
-    """Set the sample's T and return (L, D, dtype), which all samples share."""
-    if HIDDEN not in sample.places:
-        raise ShardError(
-            f"sample {sample.key} has no {HIDDEN}, only {', '.join(sorted(sample.places))}",
-            shard=str(path),
-        )
-    descr, axes = _npy_header(path, descriptor, sample, HIDDEN)
-    if len(axes) != 3 or (shape is not None and (axes[0], axes[2], descr) != shape):
-        wanted = "[L, T, D]" if shape is None else f"({shape[0]}, T, {shape[1]}) of {shape[2]}"
-        raise _damaged(path, sample, HIDDEN, f"shape {axes} of {descr}, expected {wanted}")
-    sample.state_tokens = sample.tokens = axes[1]
-    return axes[0], axes[2], descr
-
-
-def _read_heads(path: Path, descriptor: int, sample: _Sample, layers: int) -> int:
-    """Return H of a sample's attention members; 0 if none has an axis of heads.
-
-    Decoding compares every other sample with it.
-    """
-    if HEADS_POINTER in sample.places:  # [L * H + 1]
-        _, axes = _npy_header(path, descriptor, sample, HEADS_POINTER)
-        return (axes[0] - 1) // layers if len(axes) == 1 and axes[0] else 0
-    for member in (SKETCH, ATTENTION):  # [L, H, ...]
-        if member in sample.places:
-            _, axes = _npy_header(path, descriptor, sample, member)
-            return axes[1] if len(axes) > 1 else 0
-    return 0
-
-
-def _npy_header(
-    path: Path, descriptor: int, sample: _Sample, member: str
-) -> tuple[str, tuple[int, ...]]:
-    """Return (descr, shape) of a member."""
-    offset, size = sample.places[member]
-    head = os.pread(descriptor, min(size, _HEADER_BYTES), offset)
-    try:
-        descr, axes, _ = _core.parse_npy_header(head, size)
-    except _core.FormatError as error:
-        raise _damaged(path, sample, member, error.detail, error.offset_bytes) from error
-    return descr, axes
-
-
-def _damaged(
-    path: Path, sample: _Sample, member: str, detail: str, inside_bytes: int = 0
-) -> DecodeError:
-    return DecodeError(
-        detail,
-        shard=str(path),
-        member=f"{sample.key}.{member}",
-        offset_bytes=sample.places[member][0] + inside_bytes,
-    )
-
-
-def _check_layers(path: Path, sample: _Sample, first: _Sample) -> None:
-    """Check that a sample holds the same of its model's layers as the first."""
-    if sample.layers != first.layers:
-        raise ShardError(
-            f"sample {sample.key} holds {layers_in_words(sample.layers)}, {first.key}"
-            f" {layers_in_words(first.layers)}; open each choice of layers by itself",
-            shard=str(path),
-        )
-
-
-def _read_meta(path: Path, descriptor: int, sample: _Sample, layers: int) -> None:
-    """Set question id, prompt length, T, label, score and layers from ``meta.json``."""
-    sample.question_id = sample.key
-    if META not in sample.places:
-        return
-    offset, size = sample.places[META]
-    try:
-        meta = json.loads(os.pread(descriptor, size, offset))
-        if not isinstance(meta, dict):
-            raise ValueError("not an object")
-        sample.question_id = str(meta.get("question_id", sample.key))
-        sample.trace = int(meta.get("trace") or 0)
-        if meta.get("prompt_length") is not None:
-            sample.prompt_length = int(meta["prompt_length"])
-        sample.tokens = len(meta.get("tokens") or ()) or sample.state_tokens
-        sample.label = float(math.nan if meta.get("label") is None else meta["label"])
-        sample.score = float(math.nan if meta.get("score") is None else meta["score"])
-        numbers = meta.get("layers")  # another writer's key may have the same name
-        if is_layer_list(numbers) and len(numbers) == layers:
-            sample.layers = numbers
-    except (ValueError, TypeError) as error:
-        raise _damaged(path, sample, META, f"not the JSON of a trace: {error}") from error
+        problem = ""
+        if key not in samples:
+            samples[key] = _Sample(path, descriptor, key)
+        elif key != last:
+            problem = f"key {key} comes again after other keys; expected contiguous members"
+        elif suffix in samples[key].places:
+            problem = "the member is in its sample twice"
+        if problem:
+            raise ShardError(problem, shard=str(path), member=name, offset_bytes=offset)
+        samples[key].places[suffix] = (offset, size)
+        last = key
+    return list(samples.values())

@@ -1,15 +1,14 @@
 """One stored sample, decoded. No other Python code decodes members.
 
-A member is read when it is asked for, and its dtype and shape are checked against the table of
-member kinds. Every error names shard, member and byte. The loader's hot path decodes in C++ and is
-tested against this module.
+Dtype and shape are checked against the table of member kinds; every error names shard, member and
+byte. The loader's hot path decodes in C++ and is tested against this module.
 """
 
 from __future__ import annotations
 
 import json
 from functools import cached_property
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import xxhash
@@ -24,29 +23,14 @@ from wdsbench.shards.read.index import DatasetIndex
 _SEE_VERIFY: Final = "`wdsbench verify` lists what is damaged"
 
 
-class MemberSource(Protocol):
-    """Reads bytes of shards by their number in the index, as :class:`_core.ShardFiles` does."""
-
-    def read(self, shard: int, offset: int, size: int, /) -> bytes:
-        """Return bytes ``[offset, offset + size)`` of a shard."""
-
-
 def parse_npy(data: Any) -> tuple[NDArray[Any], int]:
-    """Return the array in the bytes of an npy member, uncopied, and the offset of its payload.
-
-    Raises:
-        FormatError: It is not an npy file of a supported dtype in C order.
-    """
+    """Return the array in an npy file, uncopied, and its payload's offset; raise FormatError."""
     descr, shape, payload = _core.parse_npy_header(data, len(data))
     return np.frombuffer(data, descr, offset=payload).reshape(shape), payload
 
 
 def read_member(member: Member) -> bytes:
-    """Return a member's bytes.
-
-    Raises:
-        ShardError: The shard cannot be opened, or ends before the member does.
-    """
+    """Return a member's bytes; raise ShardError if the shard cannot be opened or ends before."""
     try:
         with open(member.shard, "rb", buffering=0) as file:  # noqa: PTH123 - hot: no Path is made
             file.seek(member.offset_bytes)
@@ -69,14 +53,15 @@ def read_member(member: Member) -> bytes:
     return data
 
 
-def parse_array(data: bytes, member: Member) -> NDArray[Any]:
-    """Return the array in ``data``, the bytes of an npy member; read-only, uncopied.
+def load_member(member: Member) -> NDArray[Any]:
+    """Return an npy member as a read-only array in its stored dtype.
 
     Raises:
-        DecodeError: It is not an npy member of a supported dtype.
+        ShardError: It cannot be read.
+        DecodeError: It is not an npy file of a supported dtype.
     """
     try:
-        return parse_npy(data)[0]
+        return parse_npy(read_member(member))[0]
     except _core.FormatError as error:
         raise _damaged(member, error.detail, error.offset_bytes) from error
 
@@ -90,26 +75,20 @@ def causal_maps(halves: NDArray[Any], tokens: int) -> NDArray[Any]:
 
 
 class StoredSample:
-    """The members of one sample, row ``row`` of ``index``, read and decoded when asked for.
-
-    Arrays are read-only views of the bytes that were read.
-    """
+    """The members of one row, read when accessed; arrays are read-only views of what was read."""
 
     def __init__(
         self,
         index: DatasetIndex,
         row: int,
-        source: MemberSource | None = None,
+        source: _core.ShardFiles | None = None,
         *,
         check_hash: bool = False,
     ) -> None:
-        """Name the sample; nothing is read yet.
+        """Create the sample; nothing is read yet.
 
-        Args:
-            index: The data set.
-            row: The sample's row.
-            source: Open shards, for many samples; by default each read opens the shard.
-            check_hash: Compare the bytes of every member with their XXH3 in the index.
+        ``source`` are open shards; without them each read opens the shard. ``check_hash`` compares
+        every member with its XXH3 in the index.
         """
         self.index = index
         self.row = row
@@ -123,7 +102,7 @@ class StoredSample:
 
     def has(self, kind: str) -> bool:
         """Return whether the sample has a member kind, such as ``"edges"``."""
-        return bool(self.index.member(KINDS[kind].main, "size")[self.row])
+        return self.has_member(KINDS[kind].main)
 
     def has_member(self, member: str) -> bool:
         """Return whether the sample has a member, such as ``"hidden_scale.npy"``."""
@@ -137,11 +116,7 @@ class StoredSample:
             raise DecodeError(detail, shard=member.shard, member=member.name)
 
     def read(self, member: str) -> bytes:
-        """Return a member's bytes.
-
-        Raises:
-            ShardError: The shard cannot be read, or the hash differs.
-        """
+        """Return a member's bytes; raise ShardError if the shard is damaged or the hash differs."""
         index, row = self.index, self.row
         if self._source is None:
             data = read_member(index.place(row, member))
@@ -168,12 +143,7 @@ class StoredSample:
         return data
 
     def member_array(self, member: str) -> NDArray[Any]:
-        """Return an npy member in its stored dtype.
-
-        Raises:
-            ShardError: It cannot be read.
-            DecodeError: It is not an array of the dtype and shape that its kind has.
-        """
+        """Return an npy member in its stored dtype; raise DecodeError if it does not fit."""
         try:
             array, _ = parse_npy(self.read(member))
         except _core.FormatError as error:
@@ -218,12 +188,7 @@ class StoredSample:
         return self.array("sketch") if self.has("sketch") else None
 
     def meta(self) -> dict[str, Any]:
-        """Return ``meta.json``; empty if the sample has none.
-
-        Raises:
-            ShardError: It cannot be read.
-            DecodeError: It is not a JSON object.
-        """
+        """Return ``meta.json``, empty if absent; raise DecodeError if it is not a JSON object."""
         if not self.has("meta"):
             return {}
         try:
@@ -236,9 +201,7 @@ class StoredSample:
         return meta
 
     def logprobs(self, meta: dict[str, Any] | None = None) -> NDArray[np.float32] | None:
-        """Return the log-probabilities of the answer's tokens, float32, or None; ``meta`` is
-        ``meta.json`` if it was read already.
-        """
+        """Return the answer's log-probabilities, float32, or None; ``meta`` saves reading it."""
         values = (self.meta() if meta is None else meta).get("token_logprobs")
         if values is None:
             return None

@@ -1,5 +1,3 @@
-"""Writes data sets: shards, sample table and index; appends to them and replaces their labels.
-
-Same samples, same bytes; a folder becomes a data set when its index is renamed into place, last.
-Every file is flushed to the disk before it is renamed, in the background while the next is written.
+"""Writes data sets: same samples, same bytes. A folder becomes a data set when its index is renamed
+into place, last; every file is flushed to the disk before it is renamed.
 """

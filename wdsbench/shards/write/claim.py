@@ -1,13 +1,10 @@
 """One writer at a time in a folder, and a list of the files that it creates.
 
 While a data set is being written its folder holds ``.wdsbench-unfinished``: locked by the writer
-(``flock``, which ends with the process), and listing every file that the writer creates, before it
-is created. A failed run therefore removes its own files and no others, and the next run removes
-those of a run that was killed.
-
-A run that replaces the table of a finished data set also lists the old table, as
-``replaced/NAME``. ``index.json`` names one of the two at any time; the other is removed, and so
-are new shards that ``index.json`` does not name, left by a killed ``--append``.
+(``flock``, which ends with the process), and listing every file before it is created. A failed run
+removes its own files, and the next run those of a killed one. A run that replaces the table of a
+finished data set also lists the old table, as ``replaced/NAME``: of the tables and new shards that
+are listed, those that ``index.json`` does not name are removed.
 """
 
 from __future__ import annotations
@@ -22,29 +19,26 @@ from typing import Any, Final
 
 from wdsbench.errors import PackError
 from wdsbench.files import temp_path
-from wdsbench.shards.format.index import INDEX_NAME, superseded_tables
+from wdsbench.shards.format.index import INDEX_NAME
+from wdsbench.shards.format.table import is_table_name
 
 MARKER_NAME: Final = ".wdsbench-unfinished"
 
 #: Prefix of a listed file that existed before the run. No file name contains a slash.
 _REPLACED: Final = "replaced/"
 
-#: Suffixes of files that are removed unless ``index.json`` names them.
+#: Suffixes of files that, like tables, are removed unless ``index.json`` names them.
 _SHARD_OR_JOURNAL: Final = (".tar", "-journal")
 
 
 class FolderClaim:
-    """The exclusive right to write into a folder until `commit`, `rollback` or `suspend`.
-
-    As a context it calls `rollback` at the end unless one of them was called.
+    """The exclusive right to write into a folder until `commit`, `rollback` or `suspend`. As a
+    context it calls `rollback` at the end unless one of them was called.
     """
 
     def __init__(self, folder: Path, *, resume: bool = False) -> None:
-        """Create the folder, lock it, and remove what a killed run left in it.
-
-        Args:
-            folder: Created with its parents if it does not exist.
-            resume: Keep the files of an unfinished data set; they count as created by this run.
+        """Create the folder, lock it, and remove the files of a killed run; with ``resume`` those
+        of an unfinished data set are kept and count as created by this run.
 
         Raises:
             PackError: Another process is writing there, or it is not a folder.
@@ -87,10 +81,8 @@ class FolderClaim:
         self._remove(name)
 
     def new_file(self, name: str) -> Path:
-        """List a file that is about to be created and return its path.
-
-        Raises:
-            PackError: The file exists and does not belong to this run.
+        """List a file that is about to be created and return its path; raise PackError if it
+        exists.
         """
         path = self._folder / name
         if path.exists():
@@ -101,7 +93,7 @@ class FolderClaim:
         return path
 
     def list_replaced(self, name: str) -> None:
-        """List an existing file that the new index will not name."""
+        """List an existing table that the new index will not name."""
         self._list(_REPLACED + name)
 
     def commit(self) -> None:
@@ -110,9 +102,8 @@ class FolderClaim:
         self._end()
 
     def rollback(self) -> None:
-        """End the claim and remove what this run created, including new folders that are empty.
-
-        A data set that existed before, or whose index has been replaced, stays complete.
+        """End the claim and remove the files and empty folders that this run created. A data set
+        that existed before, or whose index has been replaced, stays complete.
         """
         if self._has_index:
             self.commit()
@@ -165,8 +156,8 @@ class FolderClaim:
         return os.pread(self._marker, os.fstat(self._marker).st_size, 0)
 
     def _listed_names(self, *, replaced: bool = False) -> list[str]:
-        """Return the listed names, with ``replaced`` also those of files that existed before the
-        run. A last one that was cut short was not used yet.
+        """Return the names of the run's files, with ``replaced`` also of replaced tables. A last
+        name that was cut short was not used yet.
         """
         names = self._text().decode(errors="replace").split("\n")[:-1]
         if replaced:
@@ -174,9 +165,7 @@ class FolderClaim:
         return [name for name in names if name == Path(name).name]
 
     def _remove_superseded(self) -> None:
-        """Remove the listed files that ``index.json`` does not name, and its temporary file; only
-        the latter if the index cannot be read.
-        """
+        """Remove the temporary index, and listed files that ``index.json`` does not name."""
         names = self._listed_names(replaced=True)
         if not names:
             return
@@ -185,11 +174,9 @@ class FolderClaim:
             named = set(_strings(json.loads((self._folder / INDEX_NAME).read_bytes())))
         except (OSError, ValueError, RecursionError):
             return
-        for name in self._listed_names():
-            if name.endswith(_SHARD_OR_JOURNAL) and name not in named:
+        for name in names:
+            if name not in named and (name.endswith(_SHARD_OR_JOURNAL) or is_table_name(name)):
                 self._remove(name)
-        for name in superseded_tables(self._folder, names):
-            self._remove(name)
 
     def _remove(self, name: str) -> None:
         path = self._folder / name

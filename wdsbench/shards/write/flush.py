@@ -1,8 +1,6 @@
 """Flushes files to the disk in a background thread while the next are written.
 
-Without this the kernel would keep written data in the page cache, and the disk would be idle until
-a whole shard is flushed and the writer waits for it. A growing file is flushed every 32 MB, a
-whole one at once.
+Without this the disk would be idle until a whole shard is flushed and the writer waits for it.
 """
 
 from __future__ import annotations
@@ -31,14 +29,8 @@ class Flusher:
         self._flushed_bytes: dict[int, int] = {}  # by descriptor
 
     def flush_part(self, file: BinaryIO, size_bytes: int) -> None:
-        """Flush a growing file every 32 MB, without waiting.
-
-        Args:
-            file: Must stay open until it is passed to `flush_whole` or this object is closed.
-            size_bytes: Bytes written so far.
-
-        Raises:
-            OSError: An earlier part could not be written.
+        """Flush a growing file of ``size_bytes`` every 32 MB, without waiting; raise OSError if an
+        earlier part could not be written. The file stays open until `flush_whole` or `close`.
         """
         descriptor = file.fileno()
         if size_bytes - self._flushed_bytes.get(descriptor, 0) < _STEP_BYTES:
@@ -52,15 +44,9 @@ class Flusher:
         self._part = self._submit(lambda: flush(descriptor))
 
     def flush_whole(self, file: BinaryIO, path: Path, on_disk: Callable[[], None]) -> None:
-        """Flush and close a file and rename it to ``path``; wait if too many are waiting.
-
-        Args:
-            file: Open under the temporary name of ``path``.
-            path: The final name.
-            on_disk: Called by the thread after the rename.
-
-        Raises:
-            OSError: This file or an earlier one could not be written.
+        """Flush and close a file, rename it from the temporary name of ``path`` to ``path``, and
+        call ``on_disk``, all in the thread; wait if too many files are waiting. Raises OSError if
+        this file or an earlier one could not be written.
         """
         self._flushed_bytes.pop(file.fileno(), None)
         part = self._part
@@ -81,7 +67,7 @@ class Flusher:
         self._wait(0)
 
     def close(self) -> None:
-        """Wait for everything and end the thread; errors that were not raised yet are ignored."""
+        """Wait for everything and end the thread; ignore errors that were not raised yet."""
         if self._thread is not None:
             self._thread.shutdown()
             self._thread = None

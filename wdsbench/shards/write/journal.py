@@ -1,8 +1,7 @@
 """The journal of an unfinished data set, by which a run that was killed is resumed.
 
-``.wdsbench-journal`` has one JSON object a line. The first describes the run. One follows for each
-finished shard, written once the shard is on the disk under its own name: its index entry, its rows
-and the places of their members. The others are records of the caller.
+``.wdsbench-journal`` has one JSON object a line: the settings of the run; each finished shard (its
+index entry, rows and places of members) once it is on the disk; and records of the caller.
 """
 
 from __future__ import annotations
@@ -28,11 +27,9 @@ _SHOWN_CHARACTERS: Final = 200
 class Recovered:
     """The finished part of an earlier run.
 
-    Attributes:
-        closed: Finished shards of each split, up to the first that is damaged or missing.
-        records: The caller's records, in order.
-        files: Names of finished files, the journal included.
-        end_bytes: Offset at which the journal ends; None: there is no journal to continue.
+    ``closed`` are the shards of each split up to the first that is damaged or missing, ``records``
+    the caller's, ``files`` the finished files, the journal included; the journal ends at
+    ``end_bytes`` (None: there is none to continue).
     """
 
     closed: dict[str, list[ClosedShard]] = field(default_factory=dict)
@@ -42,10 +39,10 @@ class Recovered:
 
 
 def read_journal(folder: Path) -> tuple[list[dict[str, Any]], int]:
-    """Return the records of the journal in ``folder`` and the offset at which the last ends.
+    """Return the journal's records and the offset at which the last ends.
 
     Raises:
-        PackError: A line before the last is damaged. The shards it lists would be removed.
+        PackError: A line before the last is damaged.
     """
     try:
         return read_json_lines(folder / JOURNAL_NAME)
@@ -56,8 +53,7 @@ def read_journal(folder: Path) -> tuple[list[dict[str, Any]], int]:
 
 
 def recover(folder: Path, names: Collection[str], run: dict[str, Any]) -> Recovered:
-    """Return the finished part of the run with settings ``run`` in ``folder``; empty if there is
-    none. ``names`` are the files that belong to the run.
+    """Return the finished part of the run with settings ``run``, to which files ``names`` belong.
 
     Raises:
         PackError: The settings differ, or the journal is damaged.

@@ -1,8 +1,7 @@
 """Replaces the labels of a finished data set: a new table and index, the same shards.
 
-The new table is written under its own name, the new ``index.json`` is renamed over the old one,
-and the old table is removed. A kill leaves the old data set or the new one, perhaps with a second
-table, which the next run removes. Readers keep the table they have mapped.
+A kill leaves the old data set or the new one, perhaps with a second table, which the next run
+removes. Readers keep the table they have mapped.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from wdsbench.shards.write.claim import FolderClaim
 
 
 class RowLabels(NamedTuple):
-    """Labels (1 hallucinated, 0 correct) and scores of all samples, float32 ``[n]`` in the order of
-    the table; NaN where unknown.
+    """Labels (1 hallucinated, 0 correct) and scores, float32 ``[n]`` in the order of the table; NaN
+    where unknown.
     """
 
     label: NDArray[np.float32]
@@ -36,12 +35,8 @@ def replace_labels(
 ) -> IndexFile:
     """Replace the label and score of every sample and return the new index.
 
-    After any exception, also from ``rows_of``, the folder holds the old data set or the new one.
-
-    Args:
-        folder: The data set's.
-        rows_of: Returns the new labels; called while no other process can change the data set.
-        labels: Source of the labels.
+    ``rows_of`` returns the new labels; it is called while no other process can change the data set.
+    After any exception the folder holds the old data set or the new one.
 
     Raises:
         ShardError: There is no data set, or it is damaged.
@@ -65,12 +60,8 @@ def replace_labels(
 
 
 def _replace_table(
-    claim: FolderClaim,
-    index: DatasetIndex,
-    columns: dict[str, NDArray[Any]],
-    labels: LabelsEntry,
+    claim: FolderClaim, index: DatasetIndex, columns: dict[str, NDArray[Any]], labels: LabelsEntry
 ) -> IndexFile:
-    """Write the table, then the index."""
     old = index.file.table.file
 
     def new_file(name: str) -> Path:

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Final
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, BinaryIO
 
 from wdsbench.files import temp_path
 from wdsbench.jsonlines import JsonLinesWriter
@@ -19,20 +16,10 @@ from wdsbench.shards.format.rows import PlacedRow, SampleRow
 from wdsbench.shards.format.tar import Pieces, Placement, TarWriter, hash_file
 from wdsbench.shards.write.flush import Flusher
 
-#: Bytes hashed, written and hashed again at a time: they stay in a core's L2 cache.
-_CHUNK_BYTES: Final = 256 * 1024
-
 
 @dataclass(frozen=True)
 class ClosedShard:
-    """A shard with all its samples.
-
-    Attributes:
-        entry: Its index entry.
-        rows: Rows of its samples and places of their members.
-        notes: Note of each sample, for the journal.
-        summary: Summary of the samples, for the journal; None if there is no journal.
-    """
+    """A shard with all its samples; each sample's note and the summary are JSON for the journal."""
 
     entry: ShardEntry
     rows: list[PlacedRow]
@@ -80,7 +67,7 @@ class OpenShard:
     def add(self, row: SampleRow, members: Mapping[str, Pieces], note: Any) -> None:
         """Append a sample; ``note`` is JSON for the journal."""
         placements = {
-            name: self.tar.add(f"{row.key}.{name}", _chunks(members[name]))
+            name: self.tar.add(f"{row.key}.{name}", members[name])
             for name in member_names()
             if name in members
         }
@@ -116,9 +103,7 @@ def from_record(record: dict[str, Any]) -> ClosedShard:
 def is_whole(path: Path, entry: dict[str, Any]) -> bool:
     """Return True if a file has the size and XXH3 of its index entry."""
     try:
-        if path.stat().st_size != entry["filesize"]:
-            return False
-        return hash_file(path) == str(entry["xxh3"])
+        return path.stat().st_size == entry["filesize"] and hash_file(path) == entry["xxh3"]
     except OSError:
         return False
 
@@ -126,20 +111,6 @@ def is_whole(path: Path, entry: dict[str, Any]) -> bool:
 def shard_name(split: str, number: int) -> str:
     """Return the file name of a shard."""
     return f"{split}-{number:06d}.tar"
-
-
-def _chunks(pieces: Pieces) -> Pieces:
-    """Return pieces of at most _CHUNK_BYTES."""
-    chunks: list[bytes | NDArray[np.uint8]] = []
-    for piece in pieces:
-        if len(piece) <= _CHUNK_BYTES:
-            chunks.append(piece)
-        else:
-            view = np.frombuffer(piece, np.uint8)
-            chunks += [
-                view[first : first + _CHUNK_BYTES] for first in range(0, view.size, _CHUNK_BYTES)
-            ]
-    return chunks
 
 
 class ShardWriter:
@@ -160,10 +131,10 @@ class ShardWriter:
         Args:
             new_file: Returns the path of a shard that is about to be created.
             shard_bytes: Size at which a shard is closed.
-            closed: Shards of each split that an earlier run closed.
+            closed: Shards that an earlier run closed, by split.
             first_numbers: Number of the first shard of each split.
             journal: Receives a record of each shard once it is on the disk.
-            summary: Returns JSON for that record, given the shard's split.
+            summary: Returns the summary for that record, given the split.
         """
         self._new_file, self._shard_bytes = new_file, shard_bytes
         self._closed = {split: list(closed.get(split, ())) for split in SPLITS}
@@ -194,15 +165,11 @@ class ShardWriter:
         for shard in list(self._pending.values()):
             yield from shard.notes
 
-    def wait(self) -> None:
-        """Wait until all closed shards are on the disk."""
-        self._flusher.wait()
-
     def finish(self) -> list[ClosedShard]:
         """Close the open shards and return all, split after split, once they are on the disk."""
         for split in list(self._open):
             self._close_shard(split)
-        self.wait()
+        self._flusher.wait()
         return [shard for split in SPLITS for shard in self._closed[split]]
 
     def close(self) -> None:

@@ -1,8 +1,7 @@
 """Writes a data set: samples in; shards, table and index out, the index last.
 
-A shard is written under a temporary name, flushed by a thread while the next is written, and
-renamed when it is on the disk. The folder is claimed meanwhile (module ``claim``), and a journal
-(module ``journal``) lists what is finished.
+The folder is claimed meanwhile (module ``claim``), and a journal (module ``journal``) lists what is
+finished.
 """
 
 from __future__ import annotations
@@ -27,11 +26,10 @@ from wdsbench.shards.format.index import (
     split_entries,
 )
 from wdsbench.shards.format.provenance import Provenance
-from wdsbench.shards.format.rows import SampleRow, columns_of
+from wdsbench.shards.format.rows import SampleRow, columns_of, joined_columns
 from wdsbench.shards.format.table import write_table
 from wdsbench.shards.format.tar import Pieces
 from wdsbench.shards.read.index import DatasetIndex
-from wdsbench.shards.write.append import joined_columns
 from wdsbench.shards.write.claim import FolderClaim
 from wdsbench.shards.write.journal import JOURNAL_NAME, Recovered, recover
 from wdsbench.shards.write.shard import ClosedShard, ShardWriter
@@ -43,8 +41,7 @@ class DatasetWriter:
     """Writes samples in any order of splits; a context, which closes the writer.
 
     Attributes:
-        folder: The data set's.
-        base: The data set that is appended to; None: a new one is written.
+        base: The data set that is appended to, or None.
         finished: Shards of an earlier, killed run of the same settings.
         records: Records of that run, in order.
         keep: True if `close` before `finish` leaves finished shards for a run that resumes; False
@@ -65,18 +62,17 @@ class DatasetWriter:
         summary: Callable[[str], Any] = lambda _: None,
         check: Callable[[DatasetWriter], None] = lambda _: None,
     ) -> None:
-        """Claim ``folder``.
+        """Claim ``folder``, which is created if it does not exist.
 
         Args:
-            folder: Created if it does not exist.
+            folder: The data set's.
             shard_mb: A shard is closed once it holds this many megabytes (1e6 bytes).
             run: Settings that decide the bytes of the shards, as JSON. If given, a journal is
                 written, by which a killed run can be resumed.
-            resume: Keep what a killed run of the same settings has finished.
-            append: Add shards to the finished data set in ``folder``. It is the old data set, also
+            resume: Keep the finished part of a killed run of the same settings.
+            append: Add shards to the finished data set in ``folder``, which stays as it is, also
                 after a kill, until `finish` replaces the index.
-            summary: Called with the split of each shard that is closed; returns JSON for the
-                journal.
+            summary: Called with the split of each closed shard; returns JSON for the journal.
             check: Called, if a journal is written, when `finished` and `records` are known and
                 before other files of the killed run are removed; an exception keeps them all.
 
@@ -89,9 +85,8 @@ class DatasetWriter:
         if not (math.isfinite(shard_mb) and shard_mb > 0):
             raise ValueError(f"shard_mb is {shard_mb}; must be a positive number")
         if append and not (folder / INDEX_NAME).is_file():
-            raise PackError(
-                f"{folder} holds no data set to append to; pack without --append to create one"
-            )
+            detail = "holds no data set to append to; pack without --append to create one"
+            raise PackError(f"{folder} {detail}")
         self.folder = folder
         self.base: DatasetIndex | None = None
         self.finished: list[ClosedShard] = []
@@ -140,18 +135,15 @@ class DatasetWriter:
     def add(
         self, split: str, row: SampleRow, members: Mapping[str, Pieces], note: Any = None
     ) -> None:
-        """Append one sample to the open shard of its split; ``members`` are contents by name, and
-        ``note`` is JSON that the journal keeps with the row.
-
-        Raises:
-            PackError: A member is too large, or the disk is full.
+        """Append one sample; ``note`` is JSON that the journal keeps with the row. Raises PackError
+        if a member is too large, or the disk is full.
         """
         with self._os_errors():
             self._shards.add(split, row, members, note)
 
     def add_record(self, record: Any, *, flush: bool = False) -> None:
-        """Append JSON to the journal, for a run that resumes; it is on the disk with the next shard
-        or, with ``flush``, on return.
+        """Append JSON to the journal, for a run that resumes; ``flush`` writes it to the disk at
+        once.
         """
         if self._journal is not None:
             with self._os_errors():
@@ -179,17 +171,16 @@ class DatasetWriter:
         provenance: Provenance,
         labels: LabelsEntry | None = None,
     ) -> IndexFile:
-        """Close the shards, write table and index, and return the content of the index.
-
-        Raises:
-            PackError: The disk is full.
+        """Close the shards, write table and index, and return the index; PackError if the disk is
+        full.
         """
         with self._os_errors():
             shards = self._shards.finish()
             columns = columns_of([(shard.entry.split, shard.rows) for shard in shards])
             entries = [shard.entry for shard in shards]
             if self.base is not None:
-                entries, columns = joined_columns(self.base, entries, columns)
+                old = (self.base.file.shardlist, self.base.columns)
+                entries, columns = joined_columns(old, (entries, columns))
                 self._claim.list_replaced(self.base.file.table.file)
             index = IndexFile(
                 __kind__="wids-shard-index-v1",
@@ -257,7 +248,7 @@ class DatasetWriter:
     def _open_journal(
         self, run: dict[str, Any], check: Callable[[DatasetWriter], None]
     ) -> Recovered:
-        """Open the journal and remove files of an earlier run that are not finished."""
+        """Open the journal and remove unfinished files of an earlier run."""
         found = recover(self.folder, self._claim.names, run)
         self.finished = [shard for shards in found.closed.values() for shard in shards]
         self.records = found.records
