@@ -11,7 +11,7 @@ from builders import make_raw, write_pickle
 from wdsbench.errors import PackError, ScoreError, TraceError
 from wdsbench.pack import IncrementalPacker, PackOptions, PackReport, pack
 from wdsbench.shards.read.index import DatasetIndex
-from wdsbench.shards.write.journal import JOURNAL_NAME
+from wdsbench.shards.write.shard import JOURNAL_NAME
 
 FILES, TRACES = 5, 8
 #: So small that a file's samples stand in several shards.
@@ -93,7 +93,7 @@ def test_a_file_is_spent_when_finished_shards_hold_all_of_it(tmp_path: Path) -> 
     with IncrementalPacker(out, OPTIONS) as packer:
         for file in files[:4]:
             packer.add_file(file, scores_of(file))
-        packer._writer._shards.wait()
+        packer._writer._shards._flusher.wait()
         spent = packer.finished_files()
         assert packer.finished_files() == []
     assert 1 <= len(spent) < 4
@@ -114,7 +114,7 @@ def part_of_a_run(folder: Path) -> tuple[list[Path], list[Path]]:
     with IncrementalPacker(folder / "out", OPTIONS) as packer:
         for file in files[:4]:
             packer.add_file(file, scores_of(file))
-        packer._writer._shards.wait()
+        packer._writer._shards._flusher.wait()
         spent = packer.finished_files()
     for file in spent:
         file.unlink()
@@ -164,7 +164,7 @@ def test_whatever_stops_a_run_that_resumes_nothing_is_lost(
         raise KeyboardInterrupt
 
     if how == "stopped":  # while finished shards are read again, which takes its time
-        monkeypatch.setattr("wdsbench.shards.write.journal.is_whole", stopped)
+        monkeypatch.setattr("wdsbench.shards.write.shard.is_whole", stopped)
     with pytest.raises((PackError, KeyboardInterrupt)):
         IncrementalPacker(out, OPTIONS, resume=True)
     assert contents(out) == before

@@ -278,7 +278,7 @@ def killed_run(folder: Path, *, at_end: bool = False) -> None:
     code = f"""
 import os
 from pathlib import Path
-from wdsbench.shards.format.provenance import Provenance
+from wdsbench.shards.format.index import Provenance
 from wdsbench.shards.format.rows import SampleRow
 from wdsbench.shards.write.writer import DatasetWriter
 writer = DatasetWriter(Path({str(folder)!r}), shard_mb=1e-6)
@@ -288,7 +288,7 @@ for split in ("train", "val"):
 if {at_end}:
     writer._claim.commit = lambda: os._exit(9)
     writer.finish(fields={{}}, layers=[], provenance=Provenance())
-writer._shards.wait()
+writer._shards._flusher.wait()
 writer._shards.start("test")
 os._exit(9)
 """

@@ -18,7 +18,7 @@ from builders import make_raw, write_pickle, write_scores
 from wdsbench.errors import PackError, ScoreError
 from wdsbench.pack import PackOptions, pack
 from wdsbench.shards.read.index import DatasetIndex
-from wdsbench.shards.write.journal import JOURNAL_NAME
+from wdsbench.shards.write.shard import JOURNAL_NAME
 from wdsbench.traces.read import read_traces
 
 FILES, TRACES = 8, 12

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 
 from wdsbench.records import SPLITS
+from wdsbench.shards.check.problems import KINDS
+from wdsbench.shards.check.verify import VerifyReport
 from wdsbench.shards.format.index import FieldEntry
 from wdsbench.shards.format.kinds import member_names
 from wdsbench.shards.format.rows import SampleRow
@@ -56,6 +58,12 @@ def flip(path: Path, offset: int, mask: int = 0x40) -> None:
         (byte,) = file.read(1)
         file.seek(offset)
         file.write(bytes([byte ^ mask]))
+
+
+def places(report: VerifyReport) -> list[tuple[str, str | None, str | None, int | None]]:
+    """Return kind, shard, member and byte of every problem."""
+    assert {problem.kind for problem in report.problems} <= set(KINDS)
+    return [(p.kind, p.shard, p.member, p.offset_bytes) for p in report.problems]
 
 
 def npy(array: Any) -> bytes:

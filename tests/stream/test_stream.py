@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import webdataset
-from builders import Packed, make_dataset
+from builders import make_dataset
 
 from wdsbench import _core
 from wdsbench.shards.read.index import DatasetIndex
@@ -18,16 +18,6 @@ from wdsbench.shards.read.open import open_shards
 from wdsbench.stream import EpochShuffle, PieceList, SampleRows, cut_pieces, this_consumer
 from wdsbench.stream.order import order_rng
 from wdsbench.stream.pieces import share_of
-
-
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Packed:
-    return make_dataset(tmp_path_factory.mktemp("data"), traces=101)
-
-
-@pytest.fixture(scope="module")
-def index(packed: Packed) -> DatasetIndex:
-    return DatasetIndex.open(packed.folder)
 
 
 def deal(index: DatasetIndex, ranks: int, workers: int, epoch: int = 0) -> list[list[int]]:

@@ -21,7 +21,7 @@ def with_nan(values: np.ndarray[Any, Any], dtype: Any) -> np.ndarray[Any, Any]:
 
 # (how it is broken, changes, words of the error)
 BROKEN: list[tuple[str, dict[str, Any], str]] = [
-    ("no states", {"hidden_states": None}, "missing: hidden_states (keys found: attentions,"),
+    ("no states", {"hidden_states": None}, "missing: hidden_states (found: attentions,"),
     ("no tokens", {"tokens": None}, "missing: tokens"),
     ("no question id", {"question_id": None}, "missing: question_id"),
     ("id is a float", {"question_id": 1.5}, "question_id is a float"),
@@ -133,17 +133,17 @@ BROKEN: list[tuple[str, dict[str, Any], str]] = [
     (
         "layers short",
         {"layers": [0, 1]},
-        "layers has dtype int64 and shape (2,); expected 3 asc",
+        "layers are int64 of shape (2,); expected 3 asc",
     ),
     ("layers of none", {"layers": []}, "shape (0,); expected 3 ascending integers"),
-    ("layers is a count", {"layers": 3}, "layers has dtype int64 and shape ()"),
+    ("layers is a count", {"layers": 3}, "layers are int64 of shape ()"),
     ("layers descend", {"layers": [0, 2, 1]}, "layers are 0, 2, 1; expected 3 ascending"),
     ("layers twice", {"layers": [0, 2, 2]}, "layers are 0, 2, 2; expected"),
     ("layers below 0", {"layers": [-1, 0, 1]}, "layers are -1, 0, 1; expected"),
-    ("layers of floats", {"layers": [0.0, 1.0, 2.0]}, "layers has dtype float64"),
-    ("layers of bools", {"layers": [False, True, True]}, "layers has dtype bool"),
-    ("layers of texts", {"layers": ["0", "1", "2"]}, "layers has dtype <U1"),
-    ("layers huge", {"layers": [0, 1, 2**70]}, "layers has dtype object"),
+    ("layers of floats", {"layers": [0.0, 1.0, 2.0]}, "layers are float64"),
+    ("layers of bools", {"layers": [False, True, True]}, "layers are bool"),
+    ("layers of texts", {"layers": ["0", "1", "2"]}, "layers are <U1"),
+    ("layers huge", {"layers": [0, 1, 2**70]}, "layers are object"),
     ("layers ragged", {"layers": [[0], [1, 2], 3]}, "layers cannot be read as one array"),
 ]
 

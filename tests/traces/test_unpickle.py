@@ -242,7 +242,7 @@ HOSTILE: list[tuple[str, bytes, str]] = [
     ("items on a stand-in", b"\x80\x02cnumpy\ndtype\n(K\x01K\x02u.", "not a readable pickle"),
     ("call of a factory", b"c__builtin__\nlist\n((K\x05ltR.", "as pickle does not"),
     ("setattr on a factory", set_attribute("builtins", "list", "x"), "nothing was changed"),
-    ("call of ndarray", b"cnumpy\nndarray\n(K\x05tR.", "in a way NumPy does not"),
+    ("call of ndarray", b"cnumpy\nndarray\n(K\x05tR.", "calls a type as pickle does not"),
     (
         "bytearray of a size",
         b"\x80\x02c__builtin__\nbytearray\nM\xff\xff\x85R.",

@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 
 from wdsbench.files import atomic_file
 from wdsbench.progress import Progress, no_progress
-from wdsbench.shards.format.index import INDEX_NAME, FieldEntry
+from wdsbench.shards.format.index import INDEX_NAME, FieldEntry, Provenance
 from wdsbench.shards.format.kinds import HIDDEN, META
 from wdsbench.shards.format.members import npy_pieces
 from wdsbench.shards.format.names import make_key
-from wdsbench.shards.format.provenance import Provenance
 from wdsbench.shards.format.rows import SampleRow
 from wdsbench.shards.format.tar import Pieces
 from wdsbench.shards.write.writer import MEGABYTE, DatasetWriter

@@ -18,11 +18,10 @@ from wdsbench.llm.questions import Question, digest_of_references
 from wdsbench.llm.score import join_parts, remove_parts, score_part
 from wdsbench.pack import IncrementalPacker, PackOptions
 from wdsbench.pack.resume import removed_files
-from wdsbench.shards.format.index import INDEX_NAME, IndexFile
-from wdsbench.shards.format.provenance import PackedFile
+from wdsbench.shards.format.index import INDEX_NAME, IndexFile, PackedFile
 from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.shards.write.claim import FolderClaim
-from wdsbench.shards.write.journal import JOURNAL_NAME as SHARDS_JOURNAL_NAME
+from wdsbench.shards.write.shard import JOURNAL_NAME as SHARDS_JOURNAL_NAME
 from wdsbench.shards.write.shard import is_whole
 from wdsbench.traces.scores import SCORES_NAME
 

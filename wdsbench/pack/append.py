@@ -14,9 +14,8 @@ from wdsbench.pack.reduce import load_reduction, parse_reduce
 from wdsbench.pack.samples import SampleBuilder
 from wdsbench.pack.tally import LayerTotals, Tally
 from wdsbench.records import SPLITS
-from wdsbench.shards.format.index import LabelsEntry
+from wdsbench.shards.format.index import Appended, LabelsEntry, Provenance
 from wdsbench.shards.format.kinds import HIDDEN, KINDS, attention_kinds
-from wdsbench.shards.format.provenance import Appended, Provenance
 from wdsbench.shards.read.index import DatasetIndex
 
 

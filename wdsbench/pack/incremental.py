@@ -33,7 +33,7 @@ from wdsbench.pack.resume import settings_of
 from wdsbench.pack.run import PackReport, PackRun, open_writer
 from wdsbench.pack.samples import SampleBuilder
 from wdsbench.shards.format.names import split_of_question
-from wdsbench.shards.write.journal import JOURNAL_NAME
+from wdsbench.shards.write.shard import JOURNAL_NAME
 from wdsbench.shards.write.writer import DatasetWriter
 from wdsbench.traces.scores import read_scores
 

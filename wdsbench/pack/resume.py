@@ -14,7 +14,7 @@ from wdsbench.pack.samples import SampleBuilder
 from wdsbench.pack.tally import Tally
 from wdsbench.shards.format.index import INDEX_NAME, LabelsEntry
 from wdsbench.shards.format.rows import SampleRow
-from wdsbench.shards.write.journal import read_journal
+from wdsbench.shards.write.shard import read_journal
 from wdsbench.shards.write.writer import DatasetWriter
 
 

@@ -25,8 +25,7 @@ from wdsbench.pack.resume import (
 from wdsbench.pack.samples import SampleBuilder, fields_of
 from wdsbench.pack.tally import Tally
 from wdsbench.records import Trace
-from wdsbench.shards.format.index import IndexFile, LabelsEntry
-from wdsbench.shards.format.provenance import PackedFile, Provenance
+from wdsbench.shards.format.index import IndexFile, LabelsEntry, PackedFile, Provenance
 from wdsbench.shards.write.writer import DatasetWriter
 
 

@@ -11,9 +11,8 @@ only, and nothing here imports torch.
 
 from wdsbench.shards.read.sample import load_member, read_member
 from wdsbench.stream.assign import Consumer, this_consumer
-from wdsbench.stream.members import SampleMembers
 from wdsbench.stream.order import EpochShuffle
-from wdsbench.stream.pieces import Piece, PieceList, SampleRows, cut_pieces
+from wdsbench.stream.pieces import Piece, PieceList, SampleMembers, SampleRows, cut_pieces
 
 __all__ = [
     "Consumer",

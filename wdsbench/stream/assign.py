@@ -15,8 +15,8 @@ class Consumer:
     A training process without worker processes is the only worker of its rank.
     """
 
-    rank: int = 0
-    ranks: int = 1
+    rank: int
+    ranks: int
     worker: int = 0
     workers: int = 1
 
@@ -27,7 +27,6 @@ class Consumer:
 
     @property
     def count(self) -> int:
-        """Number of readers of an epoch."""
         return self.ranks * self.workers
 
 

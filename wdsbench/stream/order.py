@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class OrderRandom(random.Random):
-    """Python's generator with a faster ``randint``, of which WebDataset's shuffle draws one per
+    """Python's generator with a faster ``randint``, which WebDataset's shuffle calls for each
     sample.
 
     Python's own uses rejection sampling, which costs four times as much as the rest of the stage.
@@ -23,7 +23,6 @@ class OrderRandom(random.Random):
     """
 
     def randint(self, a: int, b: int) -> int:
-        """Return an integer from ``a`` to ``b``, both included."""
         return a + int(self.random() * (b - a + 1))
 
 

@@ -1,4 +1,4 @@
-"""Shards cut into pieces so that every reader gets an equal share, and the rows of the pieces.
+"""Shards cut into pieces so that every reader gets an equal share, their rows and samples.
 
 WebDataset's splitters assign whole list entries: entry i goes to reader ``i % readers``. The
 samples of an epoch, shards in shuffled order, are cut into one contiguous share per reader (sizes
@@ -12,11 +12,13 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 
 from wdsbench import _core
-from wdsbench.shards.format.kinds import HIDDEN
+from wdsbench.records import Member
+from wdsbench.shards.format.kinds import HIDDEN, member_names
 from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.stream.assign import this_consumer
 from wdsbench.stream.order import order_rng
@@ -96,7 +98,6 @@ class PieceList:
         self.epoch = 0
 
     def __call__(self) -> Iterator[Piece]:
-        """Yield every piece of the epoch, for WebDataset's splitters."""
         yield from cut_pieces(
             self._index,
             self._split,
@@ -118,7 +119,6 @@ class SampleRows:
         self._ahead = ahead
 
     def __call__(self, pieces: Iterable[Piece]) -> Iterator[int]:
-        """Yield rows in the order of the shard."""
         first_rows = self._index.first_rows
         for piece in pieces:
             start = int(first_rows[piece.shard]) + piece.first
@@ -151,3 +151,39 @@ class SampleRows:
             next_row = start + max(after, row - start + 1)
             yield row, min(next_row, stop)
             row = next_row
+
+
+class SampleMembers:
+    """Stage of a pipeline: index rows to samples whose members are not read yet.
+
+    A sample has webdataset's form (``__key__``, ``__url__``, one entry per suffix), but an entry is
+    a :class:`wdsbench.records.Member` instead of bytes. Label, score, question id and lengths come
+    from the index.
+    """
+
+    def __init__(self, index: DatasetIndex) -> None:
+        self._index = index
+        self._members = [name for name in member_names() if f"{name}.size" in index.columns]
+
+    def __call__(self, rows: Iterable[int]) -> Iterator[dict[str, Any]]:
+        """Yield one sample per row."""
+        return map(self.sample, rows)
+
+    def sample(self, row: int) -> dict[str, Any]:
+        index = self._index
+        shard, key = str(index.shard_path(int(index.columns["shard"][row]))), index.key(row)
+        sample: dict[str, Any] = {"__key__": key, "__url__": shard}
+        for name in self._members:
+            size = int(index.member(name, "size")[row])
+            if size:
+                offset = int(index.member(name, "offset")[row])
+                sample[name] = Member(shard, f"{key}.{name}", offset, size)
+        table = index.sample_row(row)
+        return {
+            **sample,
+            "question_id": table.question_id,
+            "label": table.label,
+            "score": table.score,
+            "token_count": table.tokens,
+            "prompt_length": table.prompt_length,
+        }

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wdsbench.errors import TraceError
+from wdsbench.errors import TraceError, first_line
 
 # float16 without its sign bit: all exponent bits set is infinity, anything above is NaN.
 _HALF_MAGNITUDE = np.uint16(0x7FFF)
@@ -82,6 +82,13 @@ def shown(value: object) -> str:
     return repr(value)
 
 
+def damaged_file(kind: str, error: Exception, file: str | None) -> TraceError:
+    """Return the error about a file that its library cannot read."""
+    found = f"not a readable {kind} ({type(error).__name__}: {first_line(error)})"
+    remedy = "the file is cut short or damaged, write or copy it again."
+    return TraceError(f"{found}; {remedy}", file=file)
+
+
 def storable(text: str) -> str:
     """Return ``text`` for UTF-8: lone surrogates, which tokenizers may leave, become ``?``."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
@@ -131,13 +138,9 @@ def scalar(value: object) -> object:
 
 
 @contextmanager
-def located(
-    file: str, position: int | None = None, question_id: str | None = None
-) -> Iterator[None]:
+def located(file: str, position: int | None = None) -> Iterator[None]:
     """Raise a ValueError of the block as a TraceError with this place."""
     try:
         yield
     except ValueError as error:
-        raise TraceError(
-            str(error), file=file, position=position, question_id=question_id
-        ) from error
+        raise TraceError(str(error), file=file, position=position) from error

@@ -45,9 +45,7 @@ class EdgeRule:
         except ValueError:
             number = -1.0
         if kind not in ("top", "threshold") or not 0.0 <= number <= 1.0:
-            raise ValueError(
-                f"edge rule {text!r} is not top:SHARE or threshold:WEIGHT with a number within 0..1"
-            )
+            raise ValueError(f"edge rule {text!r} is not top:SHARE or threshold:WEIGHT within 0..1")
         return cls(kind, number)
 
 
@@ -62,7 +60,6 @@ class AttentionRules:
     head_threshold: float = HEAD_THRESHOLD
 
     def __post_init__(self) -> None:
-        """Raise ValueError if a value is invalid."""
         for kind in self.kinds:
             if kind not in ATTENTION_KINDS:
                 raise ValueError(
@@ -94,14 +91,10 @@ def reduce_maps(
     threads: int = 1,
     first_layer: int = 0,
 ) -> ReducedAttention:
-    """Return the reductions of one trace's maps; ``full`` is ignored.
+    """Return the reductions of one trace's maps (from :func:`as_maps`); ``full`` is ignored.
 
-    Args:
-        maps: One map per layer, from :func:`as_maps`.
-        rules: Kinds and their rules.
-        prompt_length: For the sketch's lookback ratio; None if unknown.
-        threads: Number of layers that are reduced at a time.
-        first_layer: Layer number of ``maps[0]``, for errors.
+    ``prompt_length``, for the sketch's lookback ratio, is None if unknown; ``threads`` layers are
+    reduced at a time; ``first_layer`` is the number of ``maps[0]`` in errors.
 
     Raises:
         MapError: A weight is not finite, or not a probability.

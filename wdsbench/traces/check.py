@@ -17,14 +17,7 @@ from numpy.typing import NDArray
 
 from wdsbench.errors import TraceError
 from wdsbench.records import ReducedAttention, Trace
-from wdsbench.traces.arrays import (
-    has_nan,
-    origin_of,
-    question_id_text,
-    scalar,
-    shown,
-    storable,
-)
+from wdsbench.traces.arrays import has_nan, origin_of, question_id_text, scalar, shown, storable
 from wdsbench.traces.layers import check_float, stacked_layers, tokens_of_states, whole_array
 from wdsbench.traces.reduced import reduced_from_raw
 
@@ -86,17 +79,13 @@ class _Checker:
 
     def trace(self) -> Trace:
         if not isinstance(self.raw, Mapping):
-            raise ValueError(
-                f"the trace is a {type(self.raw).__name__}; expected a dict: save a list of dicts."
-            )
+            raise ValueError(f"the trace is a {type(self.raw).__name__}; expected a dict.")
         if "question_id" in self.raw:
             self.question_id = question_id_text(scalar(self.raw["question_id"]))
         missing = [key for key in _REQUIRED if self.raw.get(key) is None]
         if missing or self.question_id is None:
             keys = ", ".join(sorted(map(str, self.raw))) or "none"
-            raise ValueError(
-                f"required keys are missing: {', '.join(missing)} (keys found: {keys})."
-            )
+            raise ValueError(f"required keys are missing: {', '.join(missing)} (found: {keys}).")
         origin, remarks = origin_of(self.raw.get("packed_from"))
         tokens = self.tokens(may_be_empty=origin is not None)
         hidden = self.hidden_states()
@@ -192,14 +181,12 @@ class _Checker:
         return reduced
 
     def layers(self, name: str, axes: int) -> NDArray[Any]:
-        """Return the layers of a key stacked as ``[L, ...]`` with ``axes`` axes each."""
         stacked, batch_axis = stacked_layers(name, self.raw[name], axes)
         if batch_axis:
             self.remark(REMARK_BATCH_AXIS)
         return stacked
 
     def matched_layers(self, hidden: NDArray[Any], attention_layers: int | None) -> NDArray[Any]:
-        """Return the states of the layers that have attention."""
         if attention_layers is None or len(hidden) == attention_layers:
             return hidden
         if len(hidden) != attention_layers + 1:
@@ -211,7 +198,6 @@ class _Checker:
         return hidden[1:]
 
     def check_states(self, states: int, token_count: int, prompt_length: int | None) -> None:
-        """Check that the states belong to all tokens, the answer, or the last token."""
         states_of = scalar(self.raw.get("states_of"))
         kept = tokens_of_states(states_of, states, token_count, prompt_length)
         if kept == "answer":
@@ -227,9 +213,7 @@ class _Checker:
         values = whole_array("layers", value)
         expected = f"expected {count} ascending integers, one for each stored layer, from 0"
         if values.dtype.kind not in "iu" or values.shape != (count,):
-            raise ValueError(
-                f"layers has dtype {values.dtype} and shape {values.shape}; {expected}."
-            )
+            raise ValueError(f"layers are {values.dtype} of shape {values.shape}; {expected}.")
         numbers = tuple(values.tolist())
         if numbers[0] < 0 or any(one >= after for one, after in pairwise(numbers)):
             raise ValueError(f"layers are {', '.join(map(str, numbers))}; {expected}.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO, Final, cast
 
@@ -13,7 +13,6 @@ from isal import igzip
 from wdsbench.errors import TraceError
 from wdsbench.traces.scores import SCORES_NAME
 
-#: Kind of file -> suffixes of its name.
 SUFFIXES: Final = {
     "pickle": (".pkl", ".pickle", ".pkl.gz", ".pickle.gz"),
     "tensors": (".pt", ".pth"),
@@ -68,25 +67,17 @@ def match_patterns(patterns: Sequence[str | Path]) -> tuple[list[Path], list[Tra
     files: list[Path] = []
     refused: list[TraceError] = []
     for path in sorted(found.values()):
-        problem = _problem_of(path, names)
-        if problem is None:
-            files.append(path)
+        plain = path.with_suffix("")
+        if kind_of(path) is None:
+            known = ", ".join(end for ends in SUFFIXES.values() for end in ends)
+            detail = f"the name ends in none of {known}; move the file away or narrow the pattern."
+            refused.append(TraceError(detail, file=str(path)))
+        elif path.suffix == ".gz" and str(plain) in names:
+            detail = f"both {plain.name} and {path.name} match; keep one, or narrow the pattern."
+            refused.append(TraceError(detail, file=str(path)))
         else:
-            refused.append(TraceError(problem, file=str(path)))
+            files.append(path)
     return files, refused
-
-
-def _problem_of(path: Path, names: Collection[str]) -> str | None:
-    """Return the reason why one of the matches is not a trace file, or None."""
-    if kind_of(path) is None:
-        known = ", ".join(end for ends in SUFFIXES.values() for end in ends)
-        return f"the name ends in none of {known}; move the file away or choose a narrower pattern."
-    if path.suffix == ".gz" and str(path.with_suffix("")) in names:
-        return (
-            f"both {path.with_suffix('').name} and {path.name} match, so every trace would be read "
-            "twice: keep one of them, or choose a narrower pattern."
-        )
-    return None
 
 
 def kind_of(path: Path) -> str | None:
@@ -96,14 +87,11 @@ def kind_of(path: Path) -> str | None:
 
 
 def open_raw(path: Path) -> BinaryIO:
-    """Open a file, inflated if it is a gzip file; raise TraceError if it cannot be read or is
-    empty.
-    """
+    """Open a file, inflating gzip; raise TraceError if it cannot be read or is empty."""
     try:
         stream = path.open("rb")
         try:
-            magic = stream.read(len(GZIP_MAGIC))
-            stream.seek(0)
+            magic = stream.peek(len(GZIP_MAGIC))[: len(GZIP_MAGIC)]
         except BaseException:
             stream.close()
             raise

@@ -45,9 +45,7 @@ SAFE_GLOBALS: Final = [
 ]
 
 
-def read_graphs(
-    graphs: object,
-) -> tuple[list[NDArray[Any]], EdgeLists, tuple[str, ...]]:
+def read_graphs(graphs: object) -> tuple[list[NDArray[Any]], EdgeLists, tuple[str, ...]]:
     """Return the L states ``[T, D]`` and L lists of edges of a trace's L graphs, and remarks.
 
     Raises:
@@ -55,7 +53,8 @@ def read_graphs(
     """
     if not isinstance(graphs, list | tuple) or not graphs:
         raise ValueError(
-            f"a trace's graphs are a {_kind(graphs)}; expected a list of one Data for each layer."
+            f"graphs of a trace are a {type(graphs).__name__}; expected a list of one Data per"
+            " layer."
         )
     remarks: dict[str, None] = {}
     states, parts = [], []
@@ -78,9 +77,8 @@ def read_graphs(
 
 
 def _values(graph: object) -> dict[str, Any]:
-    """Return the attributes of a ``Data`` that are not None."""
-    if _kind(graph) != "Data":
-        raise ValueError(f"is a {_kind(graph)}; expected torch_geometric.data.Data")
+    if type(graph).__name__ != "Data":
+        raise ValueError(f"is a {type(graph).__name__}; expected torch_geometric.data.Data")
     attributes = getattr(graph, "__dict__", {})
     store = getattr(attributes.get("_store"), "__dict__", {})
     values = store.get("_mapping") if "_store" in attributes else attributes  # PyG 1: no stores
@@ -91,10 +89,6 @@ def _values(graph: object) -> dict[str, Any]:
         for key, value in values.items()
         if value is not None and not str(key).startswith("_")
     }
-
-
-def _kind(value: object) -> str:
-    return type(value).__name__
 
 
 def _array(values: Mapping[str, Any], name: str, axes: int, kinds: str) -> NDArray[Any]:
@@ -121,9 +115,8 @@ def _edges(values: Mapping[str, Any], tokens: int, remarks: dict[str, None]) -> 
             " [2, E] and [E] or [E, 1] with the same E"
         )
     if index.size and not (index.min() >= 0 and index.max() < tokens):
-        raise ValueError(
-            f"edge_index is {index.min()} to {index.max()}; expected 0 .. {tokens - 1}"
-        )
+        found = f"{index.min()} to {index.max()}"
+        raise ValueError(f"edge_index is {found}; expected 0 .. {tokens - 1}")
     if not bool(((weight >= 0) & (weight <= _core.WEIGHT_MAX)).all()):  # NaN compares false
         raise ValueError(f"edge_attr is {weight.min()} to {weight.max()}; attention is 0 to 1")
     loops = index[0] == index[1]

@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from wdsbench.errors import TraceError, first_line
+from wdsbench.errors import TraceError
 from wdsbench.files import temp_path
+from wdsbench.traces.arrays import damaged_file
 from wdsbench.traces.named import (
     KEYS,
     LAYERED,
@@ -45,11 +46,7 @@ def read_hdf5(path: Path) -> Iterator[dict[str, Any]]:
                 raise TraceError(f"{error}.", file=str(path)) from error
             yield from raw_traces(traces, str(path))
     except (OSError, RuntimeError, KeyError) as error:
-        raise TraceError(
-            f"not a readable HDF5 file ({first_line(error)}); the file is cut short or damaged,"
-            " write or copy it again.",
-            file=str(path),
-        ) from error
+        raise damaged_file("HDF5 file", error, str(path)) from error
 
 
 def write_hdf5(path: Path, traces: Sequence[Mapping[str, Any]]) -> None:
@@ -79,8 +76,7 @@ def _h5py(file: str) -> Any:
         return importlib.import_module("h5py")
     except ImportError as error:
         raise TraceError(
-            "HDF5 files need h5py, which is not installed; pip install 'wdsbench[hdf5]'.",
-            file=file,
+            "HDF5 files need h5py, which is not installed; pip install 'wdsbench[hdf5]'.", file=file
         ) from error
 
 

@@ -69,16 +69,14 @@ def tokens_of_states(
 ) -> str:
     """Return the tokens that states belong to: ``all``, ``answer`` or ``last``.
 
-    ``states_of`` is the raw trace's value, or None. Raises ValueError if it does not fit the number
-    of states, or if it is None and the states belong neither to all tokens nor to one.
+    Raises ValueError if the raw trace's ``states_of`` does not fit the number of states, or if it
+    is None and the states belong neither to all tokens nor to one.
     """
     answer = None if prompt_length is None else token_count - prompt_length
     if states_of is not None:
         counts = {"all": token_count, "answer": answer, "last": 1}
         if not isinstance(states_of, str) or states_of not in counts:
-            raise ValueError(
-                f"states_of is {shown(states_of)}; expected {', '.join(counts)}, or leave it out."
-            )
+            raise ValueError(f"states_of is {shown(states_of)}; expected {', '.join(counts)}.")
         if states != counts[states_of]:
             raise ValueError(
                 f"hidden_states has {states} of {token_count} tokens with states_of {states_of!r};"

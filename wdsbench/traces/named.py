@@ -20,9 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wdsbench.errors import TraceError, first_line
-from wdsbench.traces.arrays import is_tensor, shown, tensor_to_numpy
+from wdsbench.traces.arrays import is_tensor, located, shown, tensor_to_numpy
 
-#: Name of the JSON object.
 META: Final = "meta"
 LAYERED: Final = ("hidden_states", "attentions")
 REDUCED: Final = "reduced_attention"
@@ -59,21 +58,17 @@ NamedTrace = dict[str, Reader]
 
 
 def group_names(readers: Mapping[str, Reader], meta: object) -> list[NamedTrace]:
-    """Return the traces of a file from the readers of its arrays and the parsed ``meta`` or None.
-
-    Raises:
-        ValueError: No name belongs to a trace, or names with and without a number are mixed.
-    """
+    """Return the traces of a file from the readers of its arrays and the parsed ``meta``."""
     found = {name: reader for name, reader in readers.items() if _is_known(name)}
     if meta is not None and not isinstance(meta, Mapping):
-        raise ValueError(f"meta is {shown(meta)}; expected a JSON object")
+        raise ValueError(f"meta is {shown(meta)}; expected a JSON object.")
     for name, value in _meta_values(meta or {}):
         found.setdefault(name, _constant(value))
     if not found:
         names = ", ".join(sorted(map(str, readers))[:10]) or "none"
         raise ValueError(
             f"no array has the name of a part of a trace (names: {names}); expected hidden_states,"
-            " tokens, ..., or 0.hidden_states, 0.tokens, ... for several traces"
+            " tokens, ..., or 0.hidden_states, 0.tokens, ... for several traces."
         )
     numbered = [match for match in map(_NUMBERED.fullmatch, found) if match]
     if not numbered:
@@ -82,7 +77,7 @@ def group_names(readers: Mapping[str, Reader], meta: object) -> list[NamedTrace]
         plain = next(name for name in found if not _NUMBERED.fullmatch(name))
         raise ValueError(
             f"names with a trace number ({numbered[0][0]}) are mixed with names without one"
-            f" ({plain}); number all names of a file, or none if it holds one trace"
+            f" ({plain}); number all names of a file, or none if it holds one trace."
         )
     traces: dict[int, NamedTrace] = {}
     for match in numbered:
@@ -92,17 +87,13 @@ def group_names(readers: Mapping[str, Reader], meta: object) -> list[NamedTrace]
 
 def read_named(readers: Mapping[str, Reader], meta: object, file: str) -> Iterator[dict[str, Any]]:
     """Yield the raw dict of each trace of a file; see `group_names` and `raw_traces`."""
-    try:
+    with located(file):
         traces = group_names(readers, meta)
-    except ValueError as error:
-        raise TraceError(f"{error}.", file=file) from error
     yield from raw_traces(traces, file)
 
 
 def raw_traces(traces: Iterable[NamedTrace], file: str) -> Iterator[dict[str, Any]]:
-    """Yield the raw dict of each trace, one in memory at a time; raise TraceError if one is
-    damaged.
-    """
+    """Yield the raw dict of each trace, one in memory; raise TraceError if one is damaged."""
     for position, trace in enumerate(traces):
         try:
             raw = _raw(trace)
@@ -176,9 +167,7 @@ def _raw(values: NamedTrace) -> dict[str, Any]:
             raise ValueError(f"{key} is stored as one array and layer by layer; keep one")
         if sorted(readers) != list(range(len(readers))):
             found = ", ".join(map(str, sorted(readers)))
-            raise ValueError(
-                f"{key} has layers {found}; expected 0 .. {len(readers) - 1}, each once"
-            )
+            raise ValueError(f"{key} has layers {found}; expected 0 .. {len(readers) - 1}")
         raw[key] = [readers[layer]() for layer in range(len(readers))]
     return raw
 
@@ -203,7 +192,6 @@ def _meta_values(meta: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _parts(key: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the named parts of one key's value."""
     if key == REDUCED and isinstance(value, Mapping):
         for name, part in value.items():
             yield f"{key}.{name}", part

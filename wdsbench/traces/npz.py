@@ -19,8 +19,8 @@ import numpy as np
 from isal import isal_zlib
 from numpy.typing import NDArray
 
-from wdsbench.errors import TraceError
 from wdsbench.files import atomic_file
+from wdsbench.traces.arrays import damaged_file
 from wdsbench.traces.named import (
     META,
     Reader,
@@ -60,11 +60,7 @@ def read_npz(path: Path) -> Iterator[dict[str, Any]]:
                 members = {info.filename: info for info in archive.infolist()}
             meta = _read_meta(file, members[_META_MEMBER]) if _META_MEMBER in members else None
         except (zipfile.BadZipFile, ValueError, EOFError) as error:
-            raise TraceError(
-                f"not a readable .npz file ({error}); the file is cut short or damaged, write"
-                " or copy it again.",
-                file=str(path),
-            ) from error
+            raise damaged_file(".npz file", error, str(path)) from error
         readers = {
             name.removesuffix(_SUFFIX): _array_reader(file, info)
             for name, info in members.items()
@@ -129,7 +125,6 @@ class _Member:
         return bytes(data)
 
     def readinto(self, view: memoryview) -> None:
-        """Fill ``view`` with the next bytes."""
         done = 0
         while done < len(view):
             if self._inflate is None:

@@ -18,7 +18,7 @@ from wdsbench.traces.files import kind_of, open_raw
 from wdsbench.traces.hdf5 import read_hdf5
 from wdsbench.traces.npz import read_npz
 from wdsbench.traces.safetensors_file import read_safetensors
-from wdsbench.traces.tensors import is_sequences, load_tensors, sequence_traces
+from wdsbench.traces.tensors import load_tensors, sequence_traces
 from wdsbench.traces.unpickle import load_pickle
 
 # torch.save writes a zip archive (PKZIP APPNOTE 4.3.7), whatever the file's name; before torch 1.6
@@ -40,17 +40,29 @@ def read_traces(path: Path) -> Iterator[Trace]:
     Raises:
         TraceError: The file cannot be read, or a trace fails its check.
     """
+    for found in checked_traces(path):
+        if isinstance(found, TraceError):
+            raise found
+        yield found
+
+
+def checked_traces(path: Path) -> Iterator[Trace | TraceError]:
+    """Yield each trace of a file, or its error; raise TraceError if the file cannot be read."""
     file = str(path)
     position = 0
     for content in raw_objects(path):
         if isinstance(content, Mapping):
-            for trace in sequence_traces(content, file):
-                yield trace
+            for found in sequence_traces(content, file):
+                yield found
                 position += 1
             continue
         for index in range(len(content)):
             raw, content[index] = content[index], None
-            yield check_trace(raw, file, position)
+            try:
+                found = check_trace(raw, file, position)
+            except TraceError as error:
+                found = error
+            yield found
             position += 1
     if position == 0:
         raise TraceError("the file holds no traces; leave it out.", file=file)
@@ -74,7 +86,7 @@ def raw_objects(path: Path) -> Iterator[list[Any] | Mapping[str, Any]]:
             raise TraceError(detail, file=str(path)) from error
         return
     for content in _pickled_objects(path):
-        if isinstance(content, Mapping) and is_sequences(content):
+        if isinstance(content, Mapping) and ("sequences" in content or "graphs" in content):
             yield content
         else:
             raws = _raw_dicts(content, str(path))

@@ -63,7 +63,7 @@ def reduced_from_raw(raw: object, tokens: int) -> ReducedAttention:
         layers["sketch"] = len(sketch)
     if not layers:
         raise ValueError(
-            "holds none of edges_index, heads_index, sketch; save one of them, or leave the key out"
+            "holds none of edges_index, heads_index, sketch; save one, or omit the key"
         )
     if len(set(layers.values())) > 1:
         found = ", ".join(f"{kind} of {count} layers" for kind, count in layers.items())

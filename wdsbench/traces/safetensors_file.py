@@ -18,8 +18,8 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from wdsbench.errors import TraceError
 from wdsbench.files import atomic_file
+from wdsbench.traces.arrays import damaged_file
 from wdsbench.traces.named import (
     META,
     TEXTS,
@@ -64,10 +64,7 @@ def read_safetensors(path: Path) -> Iterator[dict[str, Any]]:
         try:
             readers, meta = _open(file)
         except ValueError as error:
-            raise TraceError(
-                f"not a readable .safetensors file: {error}; write or copy it again.",
-                file=str(path),
-            ) from error
+            raise damaged_file(".safetensors file", error, str(path)) from error
         yield from read_named(readers, meta, str(path))
 
 

@@ -71,7 +71,7 @@ def read_scores(path: Path, column: str | None = None) -> tuple[ScoreTable, str]
                     raise ScoreError(f"{place}: needs a {' and a '.join(needed)}")
                 if any(record.get(None, ())):  # cells beyond the header
                     raise ScoreError(
-                        f"{place}: more cells than the header; quote texts that contain commas"
+                        f"{place}: more cells than the header; quote texts with commas"
                     )
                 key = (question_id, _trace_number(trace, place))
                 score = _number(text, place, column) if text.strip() else None
@@ -79,7 +79,10 @@ def read_scores(path: Path, column: str | None = None) -> tuple[ScoreTable, str]
                 if before is None:
                     scores[key] = score
                 elif score not in (None, before):
-                    raise ScoreError(f"{place}: {_named(*key)} has scores {before} and {score}")
+                    which = "" if key[1] is None else f", trace {key[1]},"
+                    raise ScoreError(
+                        f"{place}: question {question_id!r}{which} has scores {before} and {score}"
+                    )
     except OSError as error:
         raise ScoreError(f"{path}: cannot read scores: {error.strerror}") from error
     except (UnicodeDecodeError, csv.Error) as error:
@@ -154,7 +157,3 @@ def _number(text: str, place: str, column: str) -> float:
     if not math.isfinite(score):
         raise ScoreError(f"{place}: {column} {text!r} is not a finite number")
     return score
-
-
-def _named(question_id: str, number: int | None) -> str:
-    return f"question {question_id!r}" + ("" if number is None else f", trace {number},")

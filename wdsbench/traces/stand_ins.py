@@ -37,10 +37,11 @@ class _Sealed:
 
     __slots__ = ()
 
-    def _refuse(self, *_: object) -> Never:
+    def __setattr__(self, name: str, value: object) -> None:
         raise TraceError("the pickle tries to change an object of the reader; nothing was changed.")
 
-    __setattr__ = __setstate__ = _refuse
+    def __setstate__(self, state: object) -> None:
+        self.__setattr__("", state)
 
 
 class _StandIn(_Sealed):
@@ -68,7 +69,6 @@ class _Dtype(_Sealed):
         object.__setattr__(self, "_order", "=")
 
     def __setstate__(self, state: object) -> None:
-        """Set the byte order from NumPy's state of a plain dtype."""
         if (
             not isinstance(state, tuple)
             or len(state) < 5
@@ -99,9 +99,7 @@ class _Array(np.ndarray[Any, np.dtype[Any]]):
             if not isinstance(data, list) or len(data) != count:
                 raise TraceError("an object array does not hold its number of elements.")
         elif not isinstance(data, bytes) or len(data) != count * real.itemsize:
-            raise TraceError(
-                f"an array of shape {shape} and dtype {real} has a wrong number of bytes."
-            )
+            raise TraceError(f"an array of shape {shape} of {real} has a wrong number of bytes.")
         super().__setstate__((1, shape, real, bool(is_fortran), data))  # type: ignore[arg-type]
 
 
@@ -113,9 +111,6 @@ class _Storage(_Sealed):
 
     def __init__(self, storage: Any) -> None:
         object.__setattr__(self, "_storage", storage)
-
-    def real(self) -> Any:
-        return self._storage
 
 
 def _real_dtype(dtype: object) -> np.dtype[Any]:
@@ -138,11 +133,6 @@ def _numpy_dtype(name: object, *_align_and_copy: object) -> _Dtype:
         found = printable(str(name))
         raise TraceError(f"an array's dtype {found!r} is not a plain number, bool or text type.")
     return _Dtype(name)
-
-
-def _numpy_ndarray(*_: object) -> Never:
-    """Replace ``numpy.ndarray``, which pickles pass to ``_reconstruct`` and never call."""
-    raise TraceError("the pickle builds an array in a way NumPy does not; the file is damaged.")
 
 
 def _numpy_reconstruct(subtype: object, *_shape_and_type: object) -> _Array:
@@ -169,7 +159,7 @@ def _numpy_frombuffer(
     if real.hasobject or not isinstance(data, bytes | bytearray):
         raise TraceError("an array's bytes are missing; the file is damaged.")
     if len(data) != math.prod(checked) * real.itemsize:
-        raise TraceError(f"an array of shape {shape} and dtype {real} has a wrong number of bytes.")
+        raise TraceError(f"an array of shape {shape} of {real} has a wrong number of bytes.")
     flat = np.frombuffer(data, dtype=real) if data else np.empty(0, dtype=real)
     if order == "K" and axis_order is not None:
         return flat.reshape(checked).transpose(_checked_shape(axis_order))
@@ -204,15 +194,13 @@ def _torch_rebuild_tensor(
     if not isinstance(storage, _Storage) or type(offset) is not int or offset < 0:
         raise TraceError("a torch tensor has no storage; the file is damaged.")
     if metadata:  # conjugate or negative bit: the stored numbers are not the values
-        raise TraceError(
-            "a torch tensor is stored lazily negated; call .resolve_neg() before saving."
-        )
+        raise TraceError("a torch tensor is lazily negated; call .resolve_neg() before saving.")
     shape, steps = _checked_shape(size), _checked_shape(stride)
     if len(shape) != len(steps):
         raise TraceError(
-            f"a torch tensor has {len(steps)} strides for {len(shape)} axes; the file is damaged."
+            f"a torch tensor of shape {shape} has strides {steps}; the file is damaged."
         )
-    typed = storage.real()
+    typed = storage._storage
     untyped = typed._untyped_storage
     stored = untyped.nbytes() // typed.dtype.itemsize
     # The last element must be in the storage, and strides of 0 must not expand a small storage.
@@ -226,10 +214,6 @@ def _torch_rebuild_tensor(
     if count == 0:
         return tensor_to_numpy(torch.empty(shape, dtype=typed.dtype))
     return tensor_to_numpy(torch.empty(0, dtype=typed.dtype).set_(untyped, offset, shape, steps))
-
-
-def _torch_parameter(data: object, *_grad_and_hooks: object) -> object:
-    return data
 
 
 def _encode(text: object, encoding: object = None) -> bytes:
@@ -256,22 +240,15 @@ def _complex(real: object, imaginary: object = 0.0) -> complex:
 
 
 def _container(kind: Callable[[Any], object]) -> _StandIn:
-    """Return the stand-in for ``set``, ``frozenset``, ``OrderedDict`` or ``torch.Size``."""
-
     def build(items: object = ()) -> object:
         return kind(_of_type(items, list | tuple))
 
     return _StandIn(build)
 
 
-def _default_dict(_factory: object = None) -> dict[object, object]:
-    """Replace ``collections.defaultdict`` by a plain dict, filled by SETITEMS."""
-    return {}
-
-
-def _default(*_: object) -> Never:
-    """Replace the factory of a ``defaultdict``, which pickles name and never call."""
-    raise TraceError("the pickle calls a plain type as pickle does not; the file is damaged.")
+def _never_called(*_: object) -> Never:
+    """Replace ``numpy.ndarray`` and factories of a ``defaultdict``, which pickles only name."""
+    raise TraceError("the pickle calls a type as pickle does not; the file is damaged.")
 
 
 def _torch_device(kind: object, index: object = None) -> str:
@@ -280,13 +257,11 @@ def _torch_device(kind: object, index: object = None) -> str:
 
 def _of_type(value: object, kind: Any) -> Any:
     if not isinstance(value, kind):
-        raise TraceError(
-            "a plain value in the pickle is not written as pickle does; the file is damaged."
-        )
+        raise TraceError("a plain value is not written as pickle does; the file is damaged.")
     return value
 
 
-_NDARRAY: Final = _StandIn(_numpy_ndarray)
+_NDARRAY: Final = _StandIn(_never_called)
 
 
 def _table() -> Mapping[tuple[str, str], _StandIn | str]:
@@ -296,11 +271,11 @@ def _table() -> Mapping[tuple[str, str], _StandIn | str]:
         ("numpy", "dtype"): _StandIn(_numpy_dtype),
         ("_codecs", "encode"): _StandIn(_encode),
         ("collections", "OrderedDict"): _container(OrderedDict),
-        ("collections", "defaultdict"): _StandIn(_default_dict),
+        ("collections", "defaultdict"): _StandIn(lambda _factory=None: {}),
         ("torch", "Size"): _container(tuple),
         ("torch", "device"): _StandIn(_torch_device),
         ("torch._utils", "_rebuild_tensor_v2"): _StandIn(_torch_rebuild_tensor),
-        ("torch._utils", "_rebuild_parameter"): _StandIn(_torch_parameter),
+        ("torch._utils", "_rebuild_parameter"): _StandIn(lambda data, *_grad_and_hooks: data),
         ("torch.storage", "_load_from_bytes"): _StandIn(_torch_load_from_bytes),
     }
     for core in ("numpy.core", "numpy._core"):  # NumPy 1, NumPy 2
@@ -314,7 +289,7 @@ def _table() -> Mapping[tuple[str, str], _StandIn | str]:
         pairs[builtins, "set"] = _container(set)
         pairs[builtins, "frozenset"] = _container(frozenset)
         for plain in ("dict", "float", "int", "list", "long", "str", "unicode"):
-            pairs[builtins, plain] = _StandIn(_default)
+            pairs[builtins, plain] = _StandIn(_never_called)
     for dtype in ("bfloat16", "float16", "float32", "float64"):
         pairs["torch", dtype] = f"torch.{dtype}"
     return MappingProxyType(pairs)

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from wdsbench.errors import TraceError, first_line
+from wdsbench.errors import TraceError
 from wdsbench.records import Trace
-from wdsbench.traces.arrays import as_array, is_tensor, located
+from wdsbench.traces.arrays import as_array, damaged_file, is_tensor, located
 from wdsbench.traces.check import check_trace
 from wdsbench.traces.graphs import SAFE_GLOBALS, read_graphs
 from wdsbench.traces.stand_ins import SAFE_VALUES
@@ -49,11 +49,7 @@ def load_tensors(path: Path) -> object:
     except OSError as error:
         raise TraceError(f"cannot be read: {error.strerror or error}.", file=str(path)) from error
     except Exception as error:  # a damaged file can raise anything
-        raise TraceError(
-            f"not a readable torch file ({type(error).__name__}: {first_line(error)}); the file "
-            "is cut short or damaged, write or copy it again.",
-            file=str(path),
-        ) from error
+        raise damaged_file("torch file", error, str(path)) from error
 
 
 @contextmanager
@@ -71,22 +67,15 @@ def _only_our_globals() -> Iterator[None]:
         torch.serialization.add_safe_globals(allowed)
 
 
-def is_sequences(content: object) -> bool:
-    """Return whether a loaded file is in the preprocessed form."""
-    return isinstance(content, Mapping) and ("sequences" in content or "graphs" in content)
+def sequence_traces(content: Mapping[str, Any], file: str) -> Iterator[Trace | TraceError]:
+    """Yield each trace of a preprocessed file, without token ids and texts, or its error.
 
-
-def sequence_traces(content: Mapping[str, Any], file: str) -> Iterator[Trace]:
-    """Yield the traces of a preprocessed file, which have no token ids and texts.
-
-    Args:
-        content: ``sequences``: tensor or array ``[n, L, D]`` or n of ``[L, D]``, traces of T = 1;
-            or ``graphs``: n lists of L PyG ``Data`` (module ``graphs``), traces of T tokens with
-            edges; ``question_ids``: n texts or integers; ``labels``: n of 0 or 1, optional.
-        file: Name for the record and for errors.
+    ``content`` has ``sequences`` (tensor or array ``[n, L, D]`` or n of ``[L, D]``; traces of T =
+    1) or ``graphs`` (n lists of L PyG ``Data``, module ``graphs``; traces with edges), n
+    ``question_ids`` and optionally n ``labels`` of 0 or 1.
 
     Raises:
-        TraceError: A part is missing, counts differ, or a sequence or graph is invalid.
+        TraceError: A part is missing, or counts differ.
     """
     name = "sequences" if "sequences" in content else "graphs"
     with located(file):
@@ -97,24 +86,20 @@ def sequence_traces(content: Mapping[str, Any], file: str) -> Iterator[Trace]:
         labels = _column(content, "labels", count, name) if has_labels else [None] * count
     for position in range(count):
         raw = {"question_id": ids[position], "label": labels[position]}
-        with located(file, position):
-            if name == "sequences":
-                trace = _sequence_trace(raw, parts[position], file, position)
-            else:
-                states, edges, remarks = read_graphs(parts[position])
-                trace = _states_trace(raw, states, len(states[0]), file, position)
-                trace = replace(trace, graphs=edges, remarks=remarks)
-        yield trace
+        found: Trace | TraceError
+        try:
+            with located(file, position):
+                found = _trace(raw, parts[position], name, file, position)
+        except TraceError as error:
+            found = error
+        yield found
 
 
 def _parts(parts: Any, name: str) -> Any:
-    """Return ``sequences`` or ``graphs`` if it has n parts."""
     if isinstance(parts, list | tuple):
         return parts
     if name == "graphs":
-        raise ValueError(
-            f"graphs is a {type(parts).__name__}; expected n lists of one Data per layer."
-        )
+        raise ValueError(f"graphs is a {type(parts).__name__}; expected n lists of Data.")
     is_array = is_tensor(parts) or isinstance(parts, np.ndarray)
     if not is_array or parts.ndim != 3:
         shape = tuple(parts.shape) if is_array else type(parts).__name__
@@ -125,28 +110,26 @@ def _parts(parts: Any, name: str) -> Any:
     return parts
 
 
-def _sequence_trace(raw: Mapping[str, Any], states: Any, file: str, position: int) -> Trace:
-    shape = tuple(states.shape) if is_tensor(states) else np.shape(states)
-    if len(shape) != 2:
-        raise ValueError(f"a sequence has shape {shape}; expected [layers, features].")
-    return _states_trace(raw, states, 1, file, position)
-
-
-def _states_trace(
-    raw: Mapping[str, Any], states: Any, tokens: int, file: str, position: int
-) -> Trace:
-    """Return states as a trace of unknown tokens, after the checks of raw traces."""
+def _trace(raw: Mapping[str, Any], part: Any, name: str, file: str, position: int) -> Trace:
+    """Return a sequence or graphs as a trace of unknown tokens, after the checks of raw traces."""
+    graphs = read_graphs(part) if name == "graphs" else None
+    states = part if graphs is None else graphs[0]
+    tokens = 1 if graphs is None else len(graphs[0][0])
+    if graphs is None:
+        shape = tuple(part.shape) if is_tensor(part) else np.shape(part)
+        if len(shape) != 2:
+            raise ValueError(f"a sequence has shape {shape}; expected [layers, features].")
     placeholders = {
         "tokens": [0] * tokens,
         "tokens_decoded": ["?"] * tokens,
         "generated_answer_clean": "",
     }
     trace = check_trace({**raw, **placeholders, "hidden_states": states}, file, position)
-    return replace(trace, tokens=np.empty(0, dtype=np.int64), token_texts=[])
+    trace = replace(trace, tokens=np.empty(0, dtype=np.int64), token_texts=[])
+    return trace if graphs is None else replace(trace, graphs=graphs[1], remarks=graphs[2])
 
 
 def _column(content: Mapping[str, Any], name: str, count: int, counted: str) -> Sequence[object]:
-    """Return the ``count`` values of a key, one for each of ``counted``."""
     value = content.get(name)
     if value is None:
         keys = ", ".join(sorted(map(str, content)))

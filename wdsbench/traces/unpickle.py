@@ -16,7 +16,8 @@ import copyreg
 import pickle
 from typing import Any, BinaryIO, Never
 
-from wdsbench.errors import TraceError, first_line
+from wdsbench.errors import TraceError
+from wdsbench.traces.arrays import damaged_file
 from wdsbench.traces.stand_ins import ALLOWED, printable
 
 
@@ -44,18 +45,12 @@ def load_pickle(stream: BinaryIO, *, file: str | None = None) -> object:
             file=file,
         ) from error
     except Exception as error:  # a damaged pickle can raise anything
-        raise TraceError(
-            f"not a readable pickle ({type(error).__name__}: {first_line(error)}); the file is cut"
-            " short or damaged, write or copy it again.",
-            file=file,
-        ) from error
+        raise damaged_file("pickle", error, file) from error
     finally:
         copyreg.clear_extension_cache()
 
 
 class _TraceUnpickler(pickle.Unpickler):
-    """Unpickler whose every global is a stand-in from ``ALLOWED``."""
-
     def find_class(self, module: str, name: str, /) -> Any:
         """Return the stand-in for exactly this pair; dotted names are not resolved."""
         stand_in = ALLOWED.get((module, name))

@@ -7,8 +7,8 @@ default edges), which stops at the first bad trace, and that a question's trace 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,22 +19,16 @@ from wdsbench.errors import TraceError
 from wdsbench.progress import Progress, no_progress
 from wdsbench.records import Trace
 from wdsbench.traces.attention import AttentionRules, MapError, as_maps, reduce_maps
-from wdsbench.traces.check import check_trace
 from wdsbench.traces.files import match_patterns
-from wdsbench.traces.read import raw_objects
-from wdsbench.traces.tensors import sequence_traces
+from wdsbench.traces.read import checked_traces
 
 _RULES: Final = AttentionRules(("edges",))
 
 
 @dataclass
 class RawReport:
-    """Result of a check; tokens, distinct questions and remarks are those of the good traces.
-
-    Attributes:
-        files: Number of files, good and bad.
-        bad_files: Files that could not be read completely, or are not trace files.
-        problems: Errors of files and traces, ordered by file.
+    """Result of a check: the errors of files and traces, ordered by file, and counts of good and
+    bad ones; tokens, distinct questions and remarks are those of the good traces.
     """
 
     files: int = 0
@@ -48,11 +42,9 @@ class RawReport:
 
     @property
     def sound(self) -> bool:
-        """True if there is no problem."""
         return not self.problems
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain values by name."""
         problems = [vars(problem) for problem in self.problems]
         return {**vars(self), "problems": problems, "sound": self.sound}
 
@@ -77,8 +69,6 @@ def verify_raw(patterns: Sequence[str | Path], *, progress: Progress = no_progre
 
 
 class _FileCheck:
-    """Checks one file after the other and counts the results."""
-
     def __init__(self) -> None:
         self.report = RawReport()
         self.questions: set[str] = set()
@@ -92,13 +82,8 @@ class _FileCheck:
         try:
             if refusal is not None:
                 raise refusal
-            position = 0
-            for content in raw_objects(path):
-                for found in _checked(content, str(path), position):
-                    position += 1
-                    self._add_trace(found)
-            if position == 0:
-                raise TraceError("the file holds no traces; leave it out.", file=str(path))
+            for found in checked_traces(path):
+                self._add_trace(found)
         except TraceError as error:  # of the file or a container of traces
             self.report.bad_files += 1
             self._add_problem(error)
@@ -122,7 +107,6 @@ class _FileCheck:
         self.remarks.update(trace.remarks)
 
     def _duplicate(self, trace: Trace) -> str | None:
-        """Return why the trace duplicates an earlier one, or None."""
         place = f"{trace.file}, trace {trace.position}"
         if trace.trace_number is not None:
             first = self._numbered.setdefault((trace.question_id, trace.trace_number), place)
@@ -151,39 +135,3 @@ def _map_problem(trace: Trace) -> str | None:
     except MapError as error:
         return f"{error}."
     return None
-
-
-def _checked(
-    content: list[Any] | Mapping[str, Any], file: str, position: int
-) -> Iterator[Trace | TraceError]:
-    """Yield each trace in an object of a file, or its error."""
-    if isinstance(content, Mapping):
-        yield from checked_sequences(content, file)
-        return
-    for place in range(len(content)):
-        raw, content[place] = content[place], None
-        try:
-            yield check_trace(raw, file, position + place)
-        except TraceError as error:
-            yield error
-
-
-def checked_sequences(content: Mapping[str, Any], file: str) -> Iterator[Trace | TraceError]:
-    """Yield each trace of a preprocessed file, or its error."""
-    first = 0
-    while True:
-        rest = {
-            name: content[name][first:] if first else content[name]
-            for name in ("sequences", "question_ids", "labels", "graphs")
-            if content.get(name) is not None
-        }
-        try:
-            for trace in sequence_traces(rest, file):
-                yield replace(trace, position=first + trace.position)
-            return
-        except TraceError as error:
-            if error.position is None:  # of the file
-                raise
-            place = first + error.position
-            yield TraceError(error.detail, file=file, position=place, question_id=error.question_id)
-            first = place + 1

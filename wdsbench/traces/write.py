@@ -23,40 +23,30 @@ _PROTOCOL: Final = 4
 # isal has levels 0 to 3. float16 states hardly compress; level 1 costs about as little as 0.
 _GZIP_LEVEL: Final = 1
 _BUFFER_BYTES: Final = 1 << 20
-_WRITERS: Final[dict[str | None, Callable[[Path, Sequence[Mapping[str, Any]]], None]]] = {
-    "npz": write_npz,
-    "safetensors": write_safetensors,
-    "hdf5": write_hdf5,
-}
 
 
 def write_traces(path: Path, traces: Sequence[Mapping[str, Any]]) -> None:
-    """Write raw trace dicts to one file; ``path`` changes only when all is on disk.
+    """Write raw trace dicts (module ``check``) to one file; ``path`` changes when all is on disk.
 
-    Torch tensors are written as NumPy arrays, so readers need no torch. The bytes depend on the
-    values only (except for HDF5, whose library decides the file's layout).
-
-    Args:
-        path: The suffix decides the format: ``.pkl.gz`` a gzipped pickle, ``.pkl`` a plain one,
-            ``.npz``, ``.safetensors``, ``.h5`` named arrays (module ``named``).
-        traces: Dicts in the raw format (module ``check``).
+    The suffix decides the format: ``.pkl.gz``, ``.pkl``, or named arrays (module ``named``) as
+    ``.npz``, ``.safetensors`` or ``.h5``. Torch tensors are written as NumPy arrays, so readers
+    need no torch. The bytes depend on the values only (except for HDF5, whose library decides the
+    file's layout).
 
     Raises:
         ValueError: The suffix is unknown.
     """
-    kind = kind_of(path)
-    if kind in _WRITERS:
-        _WRITERS[kind](path, traces)
-    elif kind == "pickle":
-        _write_pickle(path, [_plain(trace) for trace in traces])
-    else:
+    writer = _WRITERS.get(kind_of(path))
+    if writer is None:
         raise ValueError(
             f"trace file {path.name!r}: the name ends in none of .pkl.gz, .pkl, .npz, .safetensors,"
             " .h5, .hdf5; rename it"
         )
+    writer(path, traces)
 
 
-def _write_pickle(path: Path, plain: list[Any]) -> None:
+def _write_pickle(path: Path, traces: Sequence[Mapping[str, Any]]) -> None:
+    plain = [_plain(trace) for trace in traces]
     with atomic_file(path) as raw:
         if not path.name.lower().endswith(".gz"):
             _dump(plain, raw)
@@ -76,7 +66,7 @@ def _dump(plain: list[Any], stream: BinaryIO | io.BufferedWriter) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return ``value`` with tensors as arrays, arrays in C order, and dicts and lists of them."""
+    """Return ``value`` with tensors as arrays, arrays in C order."""
     if is_tensor(value):
         value = tensor_to_numpy(value)
     if isinstance(value, np.ndarray):
@@ -90,3 +80,11 @@ def _plain(value: Any) -> Any:
 
 def _may_hold_arrays(values: Sequence[Any]) -> bool:
     return bool(values) and not isinstance(values[0], int | float | str)
+
+
+_WRITERS: Final[dict[str | None, Callable[[Path, Sequence[Mapping[str, Any]]], None]]] = {
+    "pickle": _write_pickle,
+    "npz": write_npz,
+    "safetensors": write_safetensors,
+    "hdf5": write_hdf5,
+}

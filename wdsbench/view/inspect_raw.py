@@ -131,8 +131,10 @@ def _inspect_file(path: Path, totals: _RawTotals) -> dict[str, Any]:
         for content in raw_objects(path):
             if isinstance(content, Mapping):
                 totals.describe(content)
-                for trace in sequence_traces(content, str(path)):
-                    totals.add(trace)
+                for found in sequence_traces(content, str(path)):
+                    if isinstance(found, TraceError):
+                        raise found
+                    totals.add(found)
                 continue
             for raw in released(content):
                 if isinstance(raw, Mapping):

@@ -16,7 +16,7 @@ from wdsbench.traces.arrays import question_of
 from wdsbench.traces.attention import as_maps
 from wdsbench.traces.check import check_trace
 from wdsbench.traces.read import raw_objects
-from wdsbench.traces.verify import checked_sequences
+from wdsbench.traces.tensors import sequence_traces
 from wdsbench.view.trace import ViewedTrace, shown_name, shown_texts
 
 
@@ -48,7 +48,7 @@ def raw_traces(path: Path) -> Iterator[Any]:
     """Yield each trace of a file unchecked; of a preprocessed one, checked traces or errors."""
     for content in raw_objects(path):
         if isinstance(content, Mapping):
-            yield from checked_sequences(content, str(path))
+            yield from sequence_traces(content, str(path))
         else:
             yield from released(content)
 

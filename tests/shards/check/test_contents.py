@@ -10,25 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import Packed, make_dataset
+from builders import Packed
 from shards.damage import Sample, load, npy, rewritten, spot
 
-from wdsbench.pack import PackOptions
 from wdsbench.shards.check.verify import verify_dataset
 from wdsbench.shards.format.names import make_key
 from wdsbench.shards.read.index import DatasetIndex
-
-ALL_KINDS = ("edges", "heads", "sketch", "full")
-
-
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Packed:
-    return make_dataset(
-        tmp_path_factory.mktemp("data"),
-        traces=30,
-        shard_mb=0.05,
-        options=PackOptions(attention=ALL_KINDS, threads=1),
-    )
 
 
 # Wrong values in a member or the table, with hashes that are right: (what, change of a sample,

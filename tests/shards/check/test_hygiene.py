@@ -12,8 +12,8 @@ from builders import make_dataset, make_raw, write_pickle, write_scores
 from wdsbench.errors import ShardError, TraceError
 from wdsbench.pack import PackOptions, pack
 from wdsbench.shards.check.index_check import check_split_hygiene
+from wdsbench.shards.format.index import Provenance
 from wdsbench.shards.format.names import splits_of_files
-from wdsbench.shards.format.provenance import Provenance
 from wdsbench.shards.format.rows import SampleRow
 from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.shards.read.open import open_index

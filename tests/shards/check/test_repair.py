@@ -25,11 +25,6 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Packed:
     return make_dataset(tmp_path_factory.mktemp("data"), traces=30, shard_mb=0.03)
 
 
-@pytest.fixture
-def copy(packed: Packed, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(packed.folder, tmp_path / "copy"))
-
-
 def content(folder: Path) -> dict[str, dict[str, bytes]]:
     """Return key -> member -> bytes."""
     index = DatasetIndex.open(folder)
@@ -166,7 +161,7 @@ def test_a_member_that_is_nowhere_is_not_dropped_in_silence(copy: Path, tmp_path
 
 def test_refusals_leave_nothing(copy: Path, tmp_path: Path) -> None:
     with pytest.raises(PackError, match="the damaged data set itself"):
-        repair_dataset(copy, copy / ".." / "copy")
+        repair_dataset(copy, copy / ".." / "shards")
     with pytest.raises(PackError, match="already holds a data set"):
         repair_dataset(copy, Path(shutil.copytree(copy, tmp_path / "other")))
     table = copy / DatasetIndex.open(copy).file.table.file

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,36 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 from builders import Packed, make_dataset, write_pickle
-from shards.damage import BLOCK, flip, spot
+from shards.damage import BLOCK, flip, places, spot
 
 from wdsbench.pack import PackOptions, pack
-from wdsbench.shards.check.problems import KINDS
 from wdsbench.shards.check.shard_check import ShardCheck
-from wdsbench.shards.check.verify import VerifyReport, verify_dataset
+from wdsbench.shards.check.verify import verify_dataset
 from wdsbench.shards.format.kinds import member_names
 from wdsbench.shards.read.index import DatasetIndex
 
 ALL_KINDS = ("edges", "heads", "sketch", "full")
-
-
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Packed:
-    return make_dataset(
-        tmp_path_factory.mktemp("data"),
-        traces=30,
-        shard_mb=0.05,
-        options=PackOptions(attention=ALL_KINDS, threads=1),
-    )
-
-
-@pytest.fixture
-def copy(packed: Packed, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(packed.folder, tmp_path / "copy"))
-
-
-def places(report: VerifyReport) -> list[tuple[str, str | None, str | None, int | None]]:
-    assert {problem.kind for problem in report.problems} <= set(KINDS)
-    return [(p.kind, p.shard, p.member, p.offset_bytes) for p in report.problems]
 
 
 @pytest.mark.parametrize("fast", [False, True])
@@ -107,6 +85,12 @@ def test_a_flipped_byte(copy: Path, what: Any, row: int) -> None:
     ]
     assert report.problems[0].question_id == DatasetIndex.open(copy).question_id(row)
     assert report.damaged_samples == 1
+
+
+def test_a_finished_check_keeps_no_bytes(packed: Packed) -> None:
+    check = ShardCheck(DatasetIndex.open(packed.folder), 0).run()
+    assert check.bytes_read > 0
+    assert not any(value.nbytes for value in vars(check).values() if isinstance(value, np.ndarray))
 
 
 def test_no_byte_of_a_shard_is_left_out(copy: Path) -> None:

@@ -9,37 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import Packed, make_dataset
-from shards.damage import BLOCK, flip
+from builders import Packed
+from shards.damage import BLOCK, flip, places
 
-from wdsbench.pack import PackOptions
-from wdsbench.shards.check.problems import KINDS, Problem
-from wdsbench.shards.check.verify import VerifyReport, verify_dataset, verify_tars
+from wdsbench.shards.check.problems import Problem
+from wdsbench.shards.check.verify import verify_dataset, verify_tars
 from wdsbench.shards.format.table import write_table
 from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.shards.write.claim import MARKER_NAME, FolderClaim
-
-ALL_KINDS = ("edges", "heads", "sketch", "full")
-
-
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Packed:
-    return make_dataset(
-        tmp_path_factory.mktemp("data"),
-        traces=30,
-        shard_mb=0.05,
-        options=PackOptions(attention=ALL_KINDS, threads=1),
-    )
-
-
-@pytest.fixture
-def copy(packed: Packed, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(packed.folder, tmp_path / "copy"))
-
-
-def places(report: VerifyReport) -> list[tuple[str, str | None, str | None, int | None]]:
-    assert {problem.kind for problem in report.problems} <= set(KINDS)
-    return [(p.kind, p.shard, p.member, p.offset_bytes) for p in report.problems]
 
 
 def test_the_table(copy: Path) -> None:

@@ -4,26 +4,15 @@ from __future__ import annotations
 
 import json
 import pickle
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import Packed, make_dataset
+from builders import Packed
 
 from wdsbench.errors import ShardError
 from wdsbench.shards.read.index import DatasetIndex
-
-
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Packed:
-    return make_dataset(tmp_path_factory.mktemp("data"))
-
-
-@pytest.fixture
-def copy(packed: Packed, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(packed.folder, tmp_path / "shards"))
 
 
 def edit(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:

@@ -14,16 +14,11 @@ import numpy as np
 import pytest
 import webdataset
 import xxhash
-from builders import Packed, make_dataset
+from builders import Packed
 
 from wdsbench.errors import PackError
 from wdsbench.shards.format.tar import MEMBER_LIMIT_BYTES, TarWriter
 from wdsbench.shards.read.index import DatasetIndex
-
-
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Packed:
-    return make_dataset(tmp_path_factory.mktemp("data"))
 
 
 def shards(packed: Packed) -> list[Path]:

@@ -21,11 +21,6 @@ from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.shards.read.open import open_index
 
 
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Packed:
-    return make_dataset(tmp_path_factory.mktemp("data"))
-
-
 @pytest.fixture
 def bare(packed: Packed, tmp_path: Path) -> Path:
     folder = Path(shutil.copytree(packed.folder, tmp_path / "bare"))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from wdsbench.errors import PackError
-from wdsbench.shards.write.journal import JOURNAL_NAME, read_journal
+from wdsbench.shards.write.shard import JOURNAL_NAME, read_journal
 
 
 def test_an_error_says_how_to_continue(tmp_path: Path) -> None:

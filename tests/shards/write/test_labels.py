@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from builders import Packed, make_dataset
+from builders import make_dataset
 from scripts import run_code
 from trials import trials
 
@@ -137,16 +137,6 @@ finally:
 assert len(set(seen)) == 2
 assert len(seen) > 20
 """
-
-
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Packed:
-    return make_dataset(tmp_path_factory.mktemp("data"))
-
-
-@pytest.fixture
-def copy(packed: Packed, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(packed.folder, tmp_path / "shards"))
 
 
 def contents(folder: Path) -> dict[str, bytes]:

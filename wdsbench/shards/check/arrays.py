@@ -59,8 +59,8 @@ def parsed(sample: StoredSample, member: str, data: NDArray[np.uint8]) -> Checke
 
 @dataclass
 class LayerStats:
-    """Statistics of stored states: the largest finite magnitude of each layer, scales applied; its
-    infinities; and the samples whose scale of it is not 1. Arrays ``[L]``.
+    """Statistics of stored states, arrays ``[L]``: each layer's largest finite magnitude (scales
+    applied), its infinities, and the number of samples in which its scale is not 1.
     """
 
     max_abs: NDArray[np.float64]
@@ -73,7 +73,6 @@ class LayerStats:
         return cls(np.zeros(layers), np.zeros(layers, np.int64), np.zeros(layers, np.int64))
 
     def add(self, other: LayerStats) -> None:
-        """Add the statistics of other samples."""
         np.maximum(self.max_abs, other.max_abs, out=self.max_abs)
         self.infinities += other.infinities
         self.scaled += other.scaled
@@ -111,9 +110,8 @@ def check_scales(scales: CheckedArray, stats: LayerStats) -> None:
     bad = ~((np.frexp(factors)[0] == 0.5) & np.isfinite(factors))
     if bad.any():
         layer = int(bad.argmax())
-        raise scales.wrong(
-            layer, f"the scale of layer {layer} is {factors[layer]}, expected a power of two"
-        )
+        detail = f"the scale of layer {layer} is {factors[layer]}, expected a power of two"
+        raise scales.wrong(layer, detail)
     stats.max_abs *= factors
     stats.scaled += factors != 1
 

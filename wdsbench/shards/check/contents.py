@@ -33,11 +33,11 @@ from wdsbench.shards.format.kinds import (
     META,
     SKETCH_VALUES,
     MemberKind,
+    Sizes,
 )
 from wdsbench.shards.read.sample import StoredSample
 
 _LOOKBACK: Final = SKETCH_VALUES.index("lookback")
-#: Kinds that every sample of ours has.
 _EVERY_SAMPLE: Final = ("hidden", "meta")
 #: Log-softmax in low precision ends a little above 0.
 _LOGPROB_MAX: Final = 1e-2
@@ -68,7 +68,6 @@ def _kind_problems(
     damaged: set[str],
     stats: LayerStats,
 ) -> list[ContentError]:
-    """Return or raise the problems of the members of one kind."""
     present = [spec.name for spec in kind.members if spec.name in members]
     missing = [name for name in kind.required if name not in members]
     # A table that was made from the shards proves nothing about meta.json.
@@ -101,15 +100,17 @@ def _kind_problems(
         if HIDDEN_SCALE in members and HIDDEN_SCALE not in damaged:
             check_scales(parsed(sample, HIDDEN_SCALE, members[HIDDEN_SCALE]), stats)
     elif kind.name in _VALUE_CHECKS:
-        _VALUE_CHECKS[kind.name](list(arrays.values()), sample)
+        _VALUE_CHECKS[kind.name](list(arrays.values()), sample.sizes, kind.name)
     return []
 
 
-def _check_edges(arrays: Sequence[CheckedArray], sample: StoredSample, heads: int = 0) -> None:
+def _check_edges(arrays: Sequence[CheckedArray], sizes: Sizes, kind: str) -> None:
     index, pointer, weight = (array.values for array in arrays)
-    tokens, layers = sample.sizes.tokens, sample.sizes.layers
+    heads = sizes.heads if kind == "heads" else 0
     try:
-        _core.check_edge_lists(index, weight, pointer, tokens=tokens, layers=layers, heads=heads)
+        _core.check_edge_lists(
+            index, weight, pointer, tokens=sizes.tokens, layers=sizes.layers, heads=heads
+        )
     except _core.FormatError as error:
         name = f"{error.member}.npy"
         if error.kind != "value":
@@ -118,11 +119,7 @@ def _check_edges(arrays: Sequence[CheckedArray], sample: StoredSample, heads: in
         raise ContentError("value", name, payload + error.offset_bytes, error.detail) from error
 
 
-def _check_heads(arrays: Sequence[CheckedArray], sample: StoredSample) -> None:
-    _check_edges(arrays, sample, sample.sizes.heads)
-
-
-def _check_sketch(arrays: Sequence[CheckedArray], _: StoredSample) -> None:
+def _check_sketch(arrays: Sequence[CheckedArray], *_: object) -> None:
     (sketch,) = arrays
     values = sketch.values
     bad = magnitudes(values) >= HALF_INFINITY
@@ -138,7 +135,7 @@ def _check_sketch(arrays: Sequence[CheckedArray], _: StoredSample) -> None:
         )
 
 
-def _check_maps(arrays: Sequence[CheckedArray], _: StoredSample) -> None:
+def _check_maps(arrays: Sequence[CheckedArray], *_: object) -> None:
     (maps,) = arrays
     flat = maps.values.reshape(-1)
     for first in range(0, flat.size, BLOCK_ELEMENTS):
@@ -162,7 +159,6 @@ def _parsed_meta(data: NDArray[np.uint8]) -> dict[str, Any]:
 
 
 def _disagreements(meta: dict[str, Any], sample: StoredSample) -> Iterator[str]:
-    """Yield where ``meta.json`` differs from the table or the index."""
     row, layers = sample.index.sample_row(sample.row), sample.index.model_layers
     numbers = None if layers is None else list(layers)
     if meta.get("layers") != numbers:
@@ -175,9 +171,8 @@ def _disagreements(meta: dict[str, Any], sample: StoredSample) -> Iterator[str]:
     ):
         if meta.get(name) != table:
             yield f"{name} is {meta.get(name)!r}, the table says {table!r}"
-    tokens, texts, logprobs = (
-        meta.get(name) for name in ("tokens", "token_texts", "token_logprobs")
-    )
+    names = ("tokens", "token_texts", "token_logprobs")
+    tokens, texts, logprobs = (meta.get(name) for name in names)
     if _length(tokens) not in (0, row.tokens):
         yield f"tokens: {_length(tokens)}, the table says {row.tokens}"
     if _length(texts) not in (0, row.tokens):
@@ -191,7 +186,6 @@ def _disagreements(meta: dict[str, Any], sample: StoredSample) -> Iterator[str]:
 
 
 def _length(value: object) -> int | str:
-    """Return the length of a list, or the name of another type."""
     return len(value) if isinstance(value, list) else type(value).__name__
 
 
@@ -202,9 +196,9 @@ def _is_logprob(value: object) -> bool:
 
 
 #: Checks of values, by kind; the arrays come in the order of the kind's members.
-_VALUE_CHECKS: Final[dict[str, Callable[[Sequence[CheckedArray], StoredSample], None]]] = {
+_VALUE_CHECKS: Final[dict[str, Callable[[Sequence[CheckedArray], Sizes, str], None]]] = {
     "edges": _check_edges,
-    "heads": _check_heads,
+    "heads": _check_edges,
     "sketch": _check_sketch,
     "full": _check_maps,
 }

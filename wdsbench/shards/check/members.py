@@ -34,12 +34,11 @@ class MemberPlace:
 
     @property
     def first_bytes(self) -> int:
-        """Start of its tar header."""
         return self.offset_bytes - BLOCK_BYTES
 
     @property
     def end_bytes(self) -> int:
-        """End of its padding."""
+        """End, padding included."""
         return self.offset_bytes + self.size_bytes + -self.size_bytes % BLOCK_BYTES
 
 
@@ -89,9 +88,7 @@ def tar_places(
             places.append(replace(place, offset_bytes=offset, size_bytes=size))
             moved.append((places[-1], offset - place.offset_bytes))
         else:
-            misplaced.append(
-                ("the member is missing from the shard", place.name, place.offset_bytes)
-            )
+            misplaced.append(("missing from the shard", place.name, place.offset_bytes))
     for distance, group in groupby(moved, key=lambda pair: pair[1]):
         run = [place for place, _ in group]
         more = f", and so do {len(run) - 1} members up to {run[-1].name}"
@@ -145,13 +142,9 @@ def check_bytes(
 ) -> MemberBytes:
     """Check header, hash and padding of a member; with ``fast`` the headers only.
 
-    Args:
-        place: Its place.
-        region: Header, data and padding, as far as the file has them.
-        file_bytes: Size of the shard.
-        fast: Check headers only.
-        ours: True if our writer wrote the shard, so that every byte of header and padding is known.
-        walked: True if a walk over the tar headers found no damage.
+    ``region`` holds header, data and padding, as far as the file has them. ``ours`` is True if our
+    writer wrote the shard, so that every byte of header and padding is known; ``walked`` if a walk
+    over the tar headers found no damage.
     """
     found = MemberBytes()
     data = region[BLOCK_BYTES : BLOCK_BYTES + place.size_bytes]

@@ -33,13 +33,12 @@ class Problem:
     question_id: str | None = None
 
     def __str__(self) -> str:
-        """Return one line: place, then detail."""
         place = {"shard": self.shard, "member": self.member}
         return str(ShardError(self.detail, **place, offset_bytes=self.offset_bytes))
 
 
 def problem_of(error: ShardError, kind: str) -> Problem:
-    """Return an error as a problem of ``kind``, or of the table if the error is about the table."""
+    """Return an error as a problem of ``kind``, or of the table."""
     name = None if error.shard is None else Path(error.shard).name
     if name is not None and (is_table_name(name) or error.detail.startswith("column ")):
         kind = "table"

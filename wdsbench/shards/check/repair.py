@@ -21,9 +21,8 @@ from wdsbench.records import SPLITS
 from wdsbench.shards.check.arrays import LayerStats
 from wdsbench.shards.check.index_check import shape_problems
 from wdsbench.shards.check.shard_check import CheckedSample, ShardCheck
-from wdsbench.shards.format.index import FieldEntry, IndexFile, LayerEntry
+from wdsbench.shards.format.index import FieldEntry, IndexFile, LayerEntry, Repaired
 from wdsbench.shards.format.kinds import main_member
-from wdsbench.shards.format.provenance import Repaired
 from wdsbench.shards.format.tar import END_BYTES
 from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.shards.write.writer import MEGABYTE, DatasetWriter
@@ -81,7 +80,8 @@ def repair_dataset(
     except BaseException:
         writer.abort()
         raise
-    return RepairReport(file, run.kept, run.lost, sorted(run.damaged))
+    lost = [(line[0], line[1], line[-1]) for line in run.lost]
+    return RepairReport(file, run.kept, lost, sorted(run.damaged))
 
 
 class _Copy:
@@ -92,13 +92,11 @@ class _Copy:
         self._writer = writer
         self._stats = LayerStats.zeros(index.num_layers)
         self._members: Counter[str] = Counter()
-        self._lines: list[tuple[Any, ...]] = []
         self.kept = 0
-        self.lost: list[tuple[str, str, str]] = []
+        self.lost: list[tuple[Any, ...]] = []
         self.damaged: set[str] = set()
 
     def copy_shard(self, number: int) -> None:
-        """Copy the undamaged samples of a shard."""
         check = ShardCheck(self._index, number)
         for sample in check.samples():
             if sample.lost:
@@ -116,16 +114,14 @@ class _Copy:
     def _lose(self, sample: CheckedSample, number: int, shard: str) -> None:
         row, split = self._index.sample_row(sample.row), self._index.file.shardlist[number].split
         self.damaged.add(shard)
-        self.lost.append((row.key, row.question_id, sample.lost))
         line = (row.key, row.question_id, row.trace, split, shard, row.label, row.score)
-        self._lines.append((*line, sample.lost))
+        self.lost.append((*line, sample.lost))
 
     def lost_table(self) -> bytes:
-        """Return ``lost.csv``."""
         text = io.StringIO()
         lines = csv.writer(text, lineterminator="\n")
         lines.writerow(_COLUMNS)
-        lines.writerows(self._lines)
+        lines.writerows(self.lost)
         return text.getvalue().encode("utf-8", "surrogatepass")
 
     def fields(self) -> dict[str, FieldEntry]:
@@ -145,7 +141,6 @@ class _Copy:
         ]
 
     def repaired(self) -> Repaired:
-        """Return the index's record of the repair."""
         before = self._index.file.provenance.repaired
         return Repaired(
             samples_before=len(self._index),
@@ -165,7 +160,6 @@ def _shard_bytes(index: DatasetIndex) -> int:
 
 
 def _copy_reduction(index: DatasetIndex, writer: DatasetWriter) -> None:
-    """Copy the components that states were reduced with."""
     name = index.file.provenance.reduction
     if name and Path(name).name == name and (index.folder / name).is_file():
         writer.add_file(name, (index.folder / name).read_bytes())

@@ -33,7 +33,6 @@ from wdsbench.shards.format.tar import BLOCK_BYTES, END_BYTES, hash_file
 from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.shards.read.sample import StoredSample
 
-#: Read of the end of a shard, or of a shard that is only hashed, at a time.
 _CHUNK_BYTES: Final = 1 << 20
 
 #: Kinds of byte problems of data that is not as it was written.
@@ -76,6 +75,17 @@ class ShardCheck:
         self.problems: list[Problem] = []
         self.stats = LayerStats.zeros(index.num_layers)
         self.bytes_read = 0
+        self.damaged_samples = 0  # counted by `run`
+
+    def run(self) -> ShardCheck:
+        """Check the whole shard; the problems of samples are the last of ``problems``."""
+        found: list[Problem] = []
+        for sample in self.samples():
+            found += sample.problems
+            self.damaged_samples += bool(sample.lost or sample.problems)
+        self.problems += found
+        self._scratch = self._scratch[:0].copy()  # results are kept until all shards are checked
+        return self
 
     def samples(self) -> Iterator[CheckedSample]:
         """Yield the samples one by one, in the table's order."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,17 +36,9 @@ from wdsbench.shards.read.plain import index_tars
 
 @dataclass
 class VerifyReport:
-    """Result of a check.
+    """Result of a check: problems in the order of shards, notes about other things, and counts.
 
-    Attributes:
-        source: The data set.
-        fast: True if only sizes and headers were checked.
-        problems: All problems, in the order of shards.
-        notes: Observations that are not problems.
-        shards: Number of shards that the index names.
-        samples: Number of samples in them.
-        damaged_samples: Samples with a problem of their own, or in a shard that cannot be opened.
-        bytes_read: Bytes of shards that were read.
+    ``damaged_samples`` have a problem of their own, or are in a shard that cannot be opened.
     """
 
     source: str
@@ -59,13 +50,16 @@ class VerifyReport:
     damaged_samples: int = 0
     bytes_read: int = 0
 
+    def add(self, shard: ShardCheck) -> None:
+        self.problems += shard.problems
+        self.damaged_samples += shard.damaged_samples
+        self.bytes_read += shard.bytes_read
+
     @property
     def sound(self) -> bool:
-        """True if there is no problem."""
         return not self.problems
 
     def as_json(self) -> dict[str, Any]:
-        """Return the report as JSON."""
         return {"source": self.source, "sound": self.sound, **asdict(self)}
 
 
@@ -113,35 +107,20 @@ def verify_tars(
 def _check_shards(
     index: DatasetIndex, report: VerifyReport, threads: int, progress: Progress
 ) -> LayerStats:
-    """Check all shards into the report; return the statistics of their states."""
-    check = partial(_checked, index, fast=report.fast)
+    def check(number: int) -> ShardCheck:
+        return ShardCheck(index, number, fast=report.fast).run()
+
     stats = LayerStats.zeros(index.num_layers)
     numbers = range(len(index.file.shardlist))
-    for shard, problems, damaged in _on_threads(check, numbers, threads, progress):
-        report.problems += problems
-        report.damaged_samples += damaged
-        report.bytes_read += shard.bytes_read
+    for shard in _on_threads(check, numbers, threads, progress):
+        report.add(shard)
         stats.add(shard.stats)
     return stats
-
-
-def _checked(
-    index: DatasetIndex, number: int, *, fast: bool
-) -> tuple[ShardCheck, list[Problem], int]:
-    """Check a shard; return its problems, those of samples last, and the count of damaged ones."""
-    shard = ShardCheck(index, number, fast=fast)
-    problems: list[Problem] = []
-    damaged = 0
-    for sample in shard.samples():
-        problems += sample.problems
-        damaged += bool(sample.lost or sample.problems)
-    return shard, shard.problems + problems, damaged
 
 
 def _on_threads(
     check: Callable[[Any], Any], items: Sequence[Any], threads: int, progress: Progress
 ) -> Iterator[Any]:
-    """Yield ``check(item)`` in the order of the items."""
     with ThreadPoolExecutor(max(1, threads)) as pool:
         runs = [pool.submit(check, item) for item in items]
         try:
@@ -188,24 +167,22 @@ def _verify_tars(
 ) -> None:
     """Check each tar file, then splits and keys over all of them."""
 
-    def check(path: Path) -> tuple[int, int, int, list[Problem]]:
+    def check(path: Path) -> tuple[int, ShardCheck | Problem]:
         try:
             index = index_tars([path])
         except ShardError as error:
-            return 0, 0, 0, [problem_of(error, "tar")]
-        shard, problems, damaged = _checked(index, 0, fast=report.fast)
-        return len(index), damaged, shard.bytes_read, problems
+            return 0, problem_of(error, "tar")
+        return len(index), ShardCheck(index, 0, fast=report.fast).run()
 
     opened: list[Path] = []
-    for path, (count, damaged, size, problems) in zip(
-        paths, _on_threads(check, paths, threads, progress), strict=True
-    ):
+    results = _on_threads(check, paths, threads, progress)
+    for path, (count, found) in zip(paths, results, strict=True):
         report.shards += 1
         report.samples += count
-        report.damaged_samples += damaged
-        report.bytes_read += size
-        report.problems += problems
-        if count:
+        if isinstance(found, Problem):
+            report.problems.append(found)
+        else:
+            report.add(found)
             opened.append(path)
     if len(opened) > 1:
         try:

@@ -1,23 +1,31 @@
-"""``index.json``, a superset of the ``wids`` shard list, and its version (``docs/format.md``).
+"""``index.json``, a superset of the ``wids`` shard list, with provenance and version.
 
-A change that an older reader would misread gets a new ``wdsbench_format``. New keys of
-``provenance``, columns and fields keep the number: an older reader ignores them. A reader of
-version n reads versions 1 to n and refuses newer ones before it looks at anything else.
+``docs/format.md`` describes the keys and the changes that need a new version. Provenance holds
+names of files, no paths and no times; only the keys that were set are written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    NonNegativeInt,
+    ValidationError,
+    field_validator,
+    model_serializer,
+)
 
 from wdsbench.errors import ShardError
 from wdsbench.records import SPLITS
-from wdsbench.shards.format.provenance import Provenance
 from wdsbench.shards.format.table import TableSpec
 
 INDEX_NAME = "index.json"
@@ -52,8 +60,6 @@ class FieldEntry(_Entry):
 
 
 class SplitEntry(_Entry):
-    """Samples and classes of one split."""
-
     samples: NonNegativeInt
     hallucinated: NonNegativeInt
     right: NonNegativeInt
@@ -81,6 +87,78 @@ class LabelsEntry(_Entry):
     threshold: FiniteFloat | None = None
 
 
+def is_layer_list(value: object) -> TypeGuard[list[int]]:
+    """Return whether ``value`` is a list of a model's layers: integers from 0, ascending."""
+    return (
+        isinstance(value, list)
+        and all(type(number) is int for number in value)
+        and all(before < after for before, after in pairwise([-1, *value]))
+    )
+
+
+class PackedFile(_Entry):
+    """A raw trace file and the number of its traces that are samples."""
+
+    file: str
+    samples: NonNegativeInt
+
+
+class Appended(_Entry):
+    """One run of ``wdsbench pack --append``: the number of its files, and its score file."""
+
+    inputs: NonNegativeInt
+    scores: str | None
+
+
+class Repaired(_Entry):
+    """The last run of ``wdsbench verify --repair``; ``lost_before`` counts earlier repairs, and
+    ``list`` is the file that lists lost samples.
+    """
+
+    samples_before: NonNegativeInt
+    samples: NonNegativeInt
+    lost: NonNegativeInt
+    lost_before: NonNegativeInt
+    shards: tuple[str, ...]
+    list: str
+
+
+class Provenance(BaseModel):
+    """How a data set was made: optional keys of ``docs/format.md``; others are kept."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    wdsbench: str | None = None
+    inputs: list[PackedFile] = []
+    scores: str | None = None
+    score_column: str | None = None
+    threshold: float | None = None
+    missing_score: str | None = None
+    dropped: NonNegativeInt = 0
+    numbered: NonNegativeInt | None = None
+    split_by: str | None = None
+    attention: list[str] | None = None
+    edge_rule: str | None = None
+    head_threshold: float | None = None
+    reduction: str | None = None
+    remarks: dict[str, NonNegativeInt] | None = None
+    layers: list[int] | None = None
+    appended: list[Appended] = []
+    repaired: Repaired | None = None
+
+    @field_validator("layers", mode="before")
+    @classmethod
+    def _check_layers(cls, value: object) -> object:
+        if value is not None and not is_layer_list(value):
+            raise ValueError(f"layers are {str(value)[:200]}, expected ascending integers")
+        return value
+
+    @model_serializer(mode="wrap")
+    def _only_set(self, serialize: Callable[[Provenance], dict[str, Any]]) -> dict[str, Any]:
+        values = serialize(self)
+        return {name: value for name, value in values.items() if name in self.model_fields_set}
+
+
 class IndexFile(BaseModel):
     """The contents of ``index.json``; old ones have no ``labels``."""
 
@@ -99,7 +177,6 @@ class IndexFile(BaseModel):
     table: TableSpec
 
     def to_bytes(self) -> bytes:
-        """Return the bytes of ``index.json``."""
         return self.model_dump_json(by_alias=True, indent=1).encode() + b"\n"
 
 

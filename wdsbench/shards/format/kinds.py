@@ -28,7 +28,6 @@ SKETCH: Final = "sketch.npy"
 #: Last axis of a sketch; csrc/graph/sketch.hpp has the formulas and their sources.
 SKETCH_VALUES: Final = ("self_attention", "laplacian", "lookback", "entropy")
 
-#: dtype of a member that holds JSON.
 JSON: Final = "json"
 _UNSIGNED: Final = ("|u1", "<u2", "<u4")
 
@@ -60,13 +59,9 @@ _SHARED_AXES: Final = ("L", "L + 1", "L * H + 1", "H", "D")
 
 @dataclass(frozen=True)
 class MemberSpec:
-    """One member of a kind.
-
-    Attributes:
-        name: Its name after the sample's key and a dot.
-        dtypes: Valid dtypes, as NumPy writes them; ``("json",)`` for JSON.
-        axes: Its shape: numbers and names of sizes (``"L"``, ``"T * (T + 1) / 2"``, ``"E"``).
-        required: False if a sample can have the kind without this member.
+    """One member of a kind: its name after the key, valid dtypes as NumPy writes them
+    (``("json",)`` for JSON), and its axes: numbers and names of sizes (``"L"``, ``"T * (T + 1) /
+    2"``, ``"E"``).
     """
 
     name: str
@@ -121,7 +116,6 @@ class MemberKind:
 
     @property
     def main_spec(self) -> MemberSpec:
-        """The main member."""
         return next(spec for spec in self.members if spec.name == self.main)
 
     @property
@@ -130,7 +124,7 @@ class MemberKind:
         return tuple(spec.name for spec in self.members if spec.required)
 
     def index_shape(self, layers: int, features: int, heads: int) -> list[int | None]:
-        """Return the field's shape for ``index.json``: None for axes that differ per sample."""
+        """Return the shape for ``index.json``: None for axes that differ per sample."""
         sizes = Sizes(layers, 0, 0, features, heads)
         return [
             axis if isinstance(axis, int) else _AXES[axis](sizes) if axis in _SHARED_AXES else None
@@ -212,7 +206,6 @@ def member_names() -> tuple[str, ...]:
 
 
 def member_specs() -> dict[str, MemberSpec]:
-    """Return every member's row by its name."""
     return {spec.name: spec for kind in KINDS.values() for spec in kind.members}
 
 

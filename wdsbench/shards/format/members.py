@@ -40,7 +40,7 @@ def causal_half(attentions: list[NDArray[Any]]) -> NDArray[np.float16]:
     tokens = attentions[0].shape[-1]
     rows, columns = np.tril_indices(tokens)
     halves = np.stack([layer[:, rows, columns].astype(np.float16) for layer in attentions])
-    return np.ascontiguousarray(halves)
+    return np.ascontiguousarray(halves)  # stacks of indexed arrays are not
 
 
 def meta_member(trace: Trace, trace_number: int, file_name: str) -> Pieces:

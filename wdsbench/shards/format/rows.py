@@ -35,7 +35,6 @@ class SampleRow:
 #: A sample's row, and the place of each member by name.
 PlacedRow = tuple[SampleRow, Mapping[str, Placement]]
 
-#: Columns of numbers and their dtypes.
 _NUMBERS: Final = {
     "trace": np.uint32,
     "tokens": np.uint32,

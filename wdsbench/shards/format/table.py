@@ -29,8 +29,6 @@ class _Entry(BaseModel):
 
 
 class ColumnSpec(_Entry):
-    """One column of the table."""
-
     name: str
     dtype: str
     shape: list[NonNegativeInt]
@@ -47,7 +45,6 @@ class TableSpec(_Entry):
 
 
 def is_table_name(name: str) -> bool:
-    """Return whether this is the name of a table."""
     return name.startswith(_PREFIX) and name.endswith(_SUFFIX)
 
 

@@ -7,6 +7,7 @@ the data, zeros up to the next multiple of 512. Two zero blocks end the shard. A
 
 from __future__ import annotations
 
+import hashlib
 import tarfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,11 +44,8 @@ class Placement:
 
 def hash_file(path: Path) -> str:
     """Return the XXH3-64 of a shard in the form of the index."""
-    digest = xxhash.xxh3_64()
     with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, xxhash.xxh3_64).hexdigest()
 
 
 class TarWriter:
@@ -59,7 +57,7 @@ class TarWriter:
         self.size_bytes = 0
 
     def add(self, name: str, pieces: Pieces) -> Placement:
-        """Append one member and return the place of its data; raise PackError from 8 GiB."""
+        """Append one member and return the place of its data; raise PackError if it has 8 GiB."""
         views = [memoryview(piece).cast("B") for piece in pieces]  # type: ignore[arg-type]
         size = sum(view.nbytes for view in views)
         if size >= MEMBER_LIMIT_BYTES:

@@ -63,7 +63,9 @@ def to_half(hidden: NDArray[Any], *, overflow: str = "scale") -> HalfStates:
     error_max = np.zeros(layers, np.float64)
     wide = np.flatnonzero(max_abs > HALF_MAX)
     if not wide.size:
-        return HalfStates(_c_half(hidden), None, max_abs, infinities, error_max)
+        return HalfStates(
+            np.ascontiguousarray(hidden, np.float16), None, max_abs, infinities, error_max
+        )
     if overflow == "error":
         raise PackError(
             f"layer {wide[0]} reaches {max_abs[wide[0]]:g}, float16 ends at {HALF_MAX:g}; pack"
@@ -71,13 +73,9 @@ def to_half(hidden: NDArray[Any], *, overflow: str = "scale") -> HalfStates:
         )
     scale = np.ones(layers, np.float32)
     scale[wide] = np.exp2(np.ceil(np.log2(max_abs[wide] / HALF_MAX)))
-    values = _c_half(hidden / scale[:, None, None])
+    values = np.ascontiguousarray(hidden / scale[:, None, None], np.float16)
     for layer in wide:
         kept = finite[layer]
         decoded = values[layer].reshape(-1)[kept].astype(np.float64) * float(scale[layer])
         error_max[layer] = np.abs(decoded - flat[layer][kept]).max(initial=0)
     return HalfStates(values, scale, max_abs, infinities, error_max)
-
-
-def _c_half(values: NDArray[Any]) -> NDArray[np.float16]:
-    return np.ascontiguousarray(values.astype(np.float16, copy=False))

@@ -35,7 +35,7 @@ class DatasetIndex:
 
     @classmethod
     def open(cls, path: str | Path) -> DatasetIndex:
-        """Open a folder; raise ShardError if there is no valid index, or the table is another."""
+        """Open a folder; raise ShardError if it has no valid index, or another table."""
         folder = Path(path)
         failures: Counter[bytes] = Counter()
         while True:
@@ -63,9 +63,8 @@ class DatasetIndex:
                     shard=str(self.folder),
                 )
         if len(self.columns.get("question_offset", ())) != samples + 1:
-            raise ShardError(
-                "column question_offset does not fit the samples", shard=str(self.folder)
-            )
+            detail = "column question_offset does not fit the samples"
+            raise ShardError(detail, shard=str(self.folder))
         hidden = self.file.fields.get("hidden")
         try:
             np.dtype(hidden.dtype if hidden else "<f2")
@@ -88,12 +87,10 @@ class DatasetIndex:
         return _opened_relabelled, (self.folder, self.file, labels)
 
     def __len__(self) -> int:
-        """Return the number of samples in all splits."""
         return len(self.columns["key"])
 
     @property
     def counts(self) -> dict[str, int]:
-        """Samples per split."""
         return {split: self.file.splits[split].samples for split in self.file.splits}
 
     @property
@@ -191,9 +188,8 @@ class DatasetIndex:
     @cached_property
     def first_rows(self) -> NDArray[np.int64]:
         """int64 ``[shards + 1]``: the first row of every shard, then the number of rows."""
-        return np.concatenate(
-            [[0], np.cumsum([entry.nsamples for entry in self.file.shardlist], dtype=np.int64)]
-        )
+        counts = [entry.nsamples for entry in self.file.shardlist]
+        return np.cumsum([0, *counts], dtype=np.int64)
 
     def shard_of(self, row: int) -> int:
         """Return the shard in whose rows a row is, whatever column ``shard`` says."""
@@ -205,30 +201,24 @@ class DatasetIndex:
         return f"{HIDDEN}.xxh3" in self.columns
 
     def shards_of(self, split: str | None) -> list[int]:
-        """Return the shards of a split in order; of all splits for None; ValueError if it is
-        unknown.
-        """
+        """Return the shards of a split, or all for None, in order; raise ValueError for others."""
         if split is not None and split not in SPLITS:
             raise ValueError(f"split {split!r} is not one of {', '.join(SPLITS)}, None")
         return [i for i, entry in enumerate(self.file.shardlist) if split in (None, entry.split)]
 
     def shard_path(self, shard: int) -> Path:
-        """Return the path of a shard."""
         return self.folder / self.file.shardlist[shard].url
 
     def keys(self, rows: NDArray[np.int64]) -> list[str]:
-        """Return the member keys of samples."""
         keys = self.columns["key"][rows].tolist()
         return [key.decode("utf-8", "surrogateescape") for key in keys]
 
     def question_ids(self, rows: NDArray[np.int64]) -> list[str]:
-        """Return the question ids of samples."""
         offsets, text = self.columns["question_offset"], self.columns["question_bytes"].data
         ranges = zip(offsets[rows].tolist(), offsets[rows + 1].tolist(), strict=True)
         return [str(text[first:last], "utf-8", "surrogatepass") for first, last in ranges]
 
     def sample_row(self, row: int) -> SampleRow:
-        """Return one sample's row of the table."""
         columns = self.columns
         return SampleRow(
             key=self.key(row),
@@ -251,11 +241,9 @@ class DatasetIndex:
         )
 
     def key(self, row: int) -> str:
-        """Return a sample's member key."""
         return self.keys(np.array([row]))[0]
 
     def question_id(self, row: int) -> str:
-        """Return a sample's question id."""
         return self.question_ids(np.array([row]))[0]
 
     def member_name(self, row: int, member: str) -> str:

@@ -23,9 +23,8 @@ _OPEN_SHARDS = 512
 def open_index(source: str | Path | Sequence[str | Path]) -> DatasetIndex:
     """Return the index of a data set.
 
-    Args:
-        source: A folder with an ``index.json``; a tar file; a pattern of tar files with braces
-            (``shards/train-{000000..000007}.tar``) or wildcards; or a list of tar files.
+    ``source`` is a folder with an ``index.json``; a tar file; a pattern of tar files with braces
+    (``shards/train-{000000..000007}.tar``) or wildcards; or a list of tar files.
 
     Raises:
         ShardError: It does not exist, is damaged, or is a URL.

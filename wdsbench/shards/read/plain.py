@@ -7,12 +7,11 @@ The split is that with which the file's name begins, ``train`` for other names.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -23,13 +22,14 @@ from wdsbench.records import SPLITS
 from wdsbench.shards.format.index import (
     FieldEntry,
     IndexFile,
+    Provenance,
     ShardEntry,
     as_split,
+    is_layer_list,
     layers_in_words,
     split_entries,
 )
 from wdsbench.shards.format.kinds import ATTENTION, HEADS_POINTER, HIDDEN, KINDS, META, SKETCH
-from wdsbench.shards.format.provenance import Provenance, is_layer_list
 from wdsbench.shards.format.rows import PlacedRow, SampleRow, columns_of
 from wdsbench.shards.format.table import TableSpec
 from wdsbench.shards.format.tar import Placement
@@ -112,7 +112,6 @@ class _Sample:
             raise self._damaged(META, f"not the JSON of a trace: {error}") from error
 
     def _npy_header(self, member: str) -> tuple[str, tuple[int, ...]]:
-        """Return (descr, shape) of a member."""
         offset, size = self.places[member]
         head = os.pread(self.descriptor, min(size, _HEADER_BYTES), offset)
         try:
@@ -143,8 +142,12 @@ def index_tars(paths: Sequence[Path]) -> DatasetIndex:
     first: _Sample | None = None
     heads = 0
     for path in ordered:
-        with _opened(path) as descriptor:
-            samples = _samples(path, descriptor)
+        try:
+            file = path.open("rb")
+        except OSError as error:
+            raise ShardError(f"cannot open: {error.strerror}", shard=str(path)) from error
+        with file:
+            samples = _samples(path, file.fileno())
             for sample in samples:
                 shape = sample.read_shape(shape)
                 sample.read_meta(shape[0])
@@ -171,7 +174,7 @@ def index_tars(paths: Sequence[Path]) -> DatasetIndex:
         for name, kind in KINDS.items()
         if name != "meta" and f"{kind.main}.size" in columns
     }
-    file = IndexFile(
+    index = IndexFile(
         __kind__="wids-shard-index-v1",
         name="tar files without an index",
         shardlist=[
@@ -190,7 +193,7 @@ def index_tars(paths: Sequence[Path]) -> DatasetIndex:
         provenance=Provenance() if first.layers is None else Provenance(layers=first.layers),
         table=TableSpec(file="", size_bytes=0, xxh3="", columns=[]),
     )
-    return _PlainIndex(Path(), file, columns)
+    return _PlainIndex(Path(), index, columns)
 
 
 class _PlainIndex(DatasetIndex):
@@ -200,24 +203,11 @@ class _PlainIndex(DatasetIndex):
         return index_tars, ([Path(entry.url) for entry in self.file.shardlist],)
 
 
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[int]:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise ShardError(f"cannot open: {error.strerror}", shard=str(path)) from error
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
 def _split_of(path: Path) -> str:
     return next((split for split in SPLITS if path.name.startswith(split)), SPLITS[0])
 
 
 def _samples(path: Path, descriptor: int) -> list[_Sample]:
-    """Return the samples of one tar file; the members of a key are contiguous."""
     try:
         names, offsets, sizes = _core.list_tar_members(descriptor)
     except _core.FormatError as error:

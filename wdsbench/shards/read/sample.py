@@ -24,13 +24,13 @@ _SEE_VERIFY: Final = "`wdsbench verify` lists what is damaged"
 
 
 def parse_npy(data: Any) -> tuple[NDArray[Any], int]:
-    """Return the array in an npy file, uncopied, and its payload's offset; raise FormatError."""
+    """Return an npy file as an array (a view) and its payload's offset; may raise FormatError."""
     descr, shape, payload = _core.parse_npy_header(data, len(data))
     return np.frombuffer(data, descr, offset=payload).reshape(shape), payload
 
 
 def read_member(member: Member) -> bytes:
-    """Return a member's bytes; raise ShardError if the shard cannot be opened or ends before."""
+    """Return a member's bytes; raise ShardError if the shard cannot be read or is too short."""
     try:
         with open(member.shard, "rb", buffering=0) as file:  # noqa: PTH123 - hot: no Path is made
             file.seek(member.offset_bytes)
@@ -67,7 +67,7 @@ def load_member(member: Member) -> NDArray[Any]:
 
 
 def causal_maps(halves: NDArray[Any], tokens: int) -> NDArray[Any]:
-    """Return whole maps ``[L, H, T, T]`` of their causal halves ``[L, H, T (T + 1) / 2]``."""
+    """Return whole maps ``[L, H, T, T]`` of their causal halves."""
     maps = np.zeros((*halves.shape[:2], tokens, tokens), halves.dtype)
     rows, columns = np.tril_indices(tokens)
     maps[:, :, rows, columns] = halves
@@ -97,7 +97,6 @@ class StoredSample:
 
     @cached_property
     def sizes(self) -> Sizes:
-        """L, T, t, D and H of the sample."""
         return self.index.sizes(self.row)
 
     def has(self, kind: str) -> bool:
@@ -107,13 +106,6 @@ class StoredSample:
     def has_member(self, member: str) -> bool:
         """Return whether the sample has a member, such as ``"hidden_scale.npy"``."""
         return bool(self.index.member(member, "size")[self.row])
-
-    def require(self, kind: str) -> None:
-        """Raise DecodeError, which says how to pack it, if the sample lacks a member kind."""
-        if not self.has(kind):
-            member = self.index.place(self.row, KINDS[kind].main)
-            detail = f"the sample has no {kind}; {KINDS[kind].remedy}"
-            raise DecodeError(detail, shard=member.shard, member=member.name)
 
     def read(self, member: str) -> bytes:
         """Return a member's bytes; raise ShardError if the shard is damaged or the hash differs."""
@@ -155,8 +147,11 @@ class StoredSample:
         return array
 
     def array(self, kind: str) -> NDArray[Any]:
-        """Return the main array of a member kind; raises as `require` and `member_array` do."""
-        self.require(kind)
+        """Return the main array of a member kind, or raise DecodeError with the remedy."""
+        if not self.has(kind):
+            member = self.index.place(self.row, KINDS[kind].main)
+            detail = f"the sample has no {kind}; {KINDS[kind].remedy}"
+            raise DecodeError(detail, shard=member.shard, member=member.name)
         return self.member_array(KINDS[kind].main)
 
     def scales(self) -> NDArray[np.float32] | None:
@@ -201,7 +196,7 @@ class StoredSample:
         return meta
 
     def logprobs(self, meta: dict[str, Any] | None = None) -> NDArray[np.float32] | None:
-        """Return the answer's log-probabilities, float32, or None; ``meta`` saves reading it."""
+        """Return the answer's log-probabilities, float32, or None; ``meta`` if it was read."""
         values = (self.meta() if meta is None else meta).get("token_logprobs")
         if values is None:
             return None
@@ -209,7 +204,7 @@ class StoredSample:
         return np.array([-np.inf if value is None else value for value in values], np.float32)
 
     def error(self, member: str, detail: str, inside_bytes: int = 0) -> DecodeError:
-        """Return an error about a member, at a byte of its data."""
+        """Return an error about a byte of a member."""
         return _damaged(self.index.place(self.row, member), detail, inside_bytes)
 
     def _edge_lists(self, kind: str) -> EdgeLists | None:

@@ -62,17 +62,14 @@ class FolderClaim:
         os.ftruncate(self._marker, 0)
 
     def __enter__(self) -> FolderClaim:
-        """Return the claim."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Roll back unless the claim has ended."""
         if self._open:
             self.rollback()
 
     @property
     def names(self) -> list[str]:
-        """Names of the files that this run created or took over."""
         return list(self._names)
 
     def remove(self, name: str) -> None:
@@ -81,9 +78,7 @@ class FolderClaim:
         self._remove(name)
 
     def new_file(self, name: str) -> Path:
-        """List a file that is about to be created and return its path; raise PackError if it
-        exists.
-        """
+        """List a file to be created and return its path; raise PackError if it exists."""
         path = self._folder / name
         if path.exists():
             detail = f"{path} exists and does not belong to this run"
@@ -185,7 +180,6 @@ class FolderClaim:
 
 
 def _strings(value: Any) -> Iterator[str]:
-    """Yield every string in a JSON value."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, (dict, list)):

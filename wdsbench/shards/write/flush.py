@@ -60,11 +60,12 @@ class Flusher:
             on_disk()
 
         self._files.append(self._submit(finish))
-        self._wait(_WAITING_FILES)
+        self.wait(_WAITING_FILES)
 
-    def wait(self) -> None:
-        """Wait for all whole files; raise OSError if one of them could not be written."""
-        self._wait(0)
+    def wait(self, waiting: int = 0) -> None:
+        """Wait until at most ``waiting`` files are left; raise OSError if one was not written."""
+        while self._files and (len(self._files) > waiting or self._files[0].done()):
+            self._files.popleft().result()
 
     def close(self) -> None:
         """Wait for everything and end the thread; ignore errors that were not raised yet."""
@@ -80,7 +81,3 @@ class Flusher:
     def _submit(self, work: Callable[[], None]) -> Future[None]:
         self._thread = self._thread or ThreadPoolExecutor(1, "wdsbench-flush")
         return self._thread.submit(work)
-
-    def _wait(self, waiting: int) -> None:
-        while self._files and (len(self._files) > waiting or self._files[0].done()):
-            self._files.popleft().result()

@@ -1,20 +1,31 @@
-"""The shards of a data set while they are written: one open for each split, full ones flushed."""
+"""The shards of a data set while they are written, and the journal by which a run is resumed.
+
+``.wdsbench-journal`` has one JSON object a line: the settings of the run; each finished shard (its
+index entry, rows and places of members) once it is on the disk; and records of the caller.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import astuple, dataclass
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Final
 
+from wdsbench.errors import PackError
 from wdsbench.files import temp_path
-from wdsbench.jsonlines import JsonLinesWriter
+from wdsbench.jsonlines import JsonLinesError, JsonLinesWriter, read_json_lines
 from wdsbench.records import SPLITS
 from wdsbench.shards.format.index import ShardEntry, as_split
 from wdsbench.shards.format.kinds import member_names
 from wdsbench.shards.format.rows import PlacedRow, SampleRow
 from wdsbench.shards.format.tar import Pieces, Placement, TarWriter, hash_file
 from wdsbench.shards.write.flush import Flusher
+
+JOURNAL_NAME: Final = ".wdsbench-journal"
+
+#: Of a value in an error; lists of files are long.
+_SHOWN_CHARACTERS: Final = 200
 
 
 @dataclass(frozen=True)
@@ -27,7 +38,6 @@ class ClosedShard:
     summary: Any
 
     def record(self) -> dict[str, Any]:
-        """Return the journal's record of the shard."""
         members = {}
         for member in member_names():
             places = [
@@ -59,13 +69,7 @@ class OpenShard:
         self.notes: list[Any] = []
         self.tar = TarWriter(self.file)
 
-    @property
-    def size_bytes(self) -> int:
-        """Bytes written so far."""
-        return self.tar.size_bytes
-
     def add(self, row: SampleRow, members: Mapping[str, Pieces], note: Any) -> None:
-        """Append a sample; ``note`` is JSON for the journal."""
         placements = {
             name: self.tar.add(f"{row.key}.{name}", members[name])
             for name in member_names()
@@ -81,7 +85,7 @@ class OpenShard:
         entry = ShardEntry(
             url=self.path.name,
             nsamples=len(self.rows),
-            filesize=self.size_bytes,
+            filesize=self.tar.size_bytes,
             xxh3=f"{digest:016x}",
             split=as_split(self.split),
         )
@@ -89,7 +93,6 @@ class OpenShard:
 
 
 def from_record(record: dict[str, Any]) -> ClosedShard:
-    """Return the shard that a record of the journal describes."""
     entry = ShardEntry.model_validate(record["shard"])
     rows = [SampleRow(*values[:-1]) for values in record["rows"]]
     placements: list[dict[str, Placement]] = [{} for _ in rows]
@@ -103,13 +106,13 @@ def from_record(record: dict[str, Any]) -> ClosedShard:
 def is_whole(path: Path, entry: dict[str, Any]) -> bool:
     """Return True if a file has the size and XXH3 of its index entry."""
     try:
-        return path.stat().st_size == entry["filesize"] and hash_file(path) == entry["xxh3"]
+        size = path.stat().st_size
+        return size == int(entry["filesize"]) and hash_file(path) == str(entry["xxh3"])
     except OSError:
         return False
 
 
 def shard_name(split: str, number: int) -> str:
-    """Return the file name of a shard."""
     return f"{split}-{number:06d}.tar"
 
 
@@ -126,15 +129,10 @@ class ShardWriter:
         journal: JsonLinesWriter | None,
         summary: Callable[[str], Any],
     ) -> None:
-        """Create a writer; it creates files when samples are added.
+        """Create a writer that continues after the ``closed`` shards of an earlier run.
 
-        Args:
-            new_file: Returns the path of a shard that is about to be created.
-            shard_bytes: Size at which a shard is closed.
-            closed: Shards that an earlier run closed, by split.
-            first_numbers: Number of the first shard of each split.
-            journal: Receives a record of each shard once it is on the disk.
-            summary: Returns the summary for that record, given the split.
+        ``new_file`` returns the path of a shard to create, ``first_numbers`` are the numbers of the
+        splits' first shards, and ``summary`` returns JSON for the journal, given the split.
         """
         self._new_file, self._shard_bytes = new_file, shard_bytes
         self._closed = {split: list(closed.get(split, ())) for split in SPLITS}
@@ -145,16 +143,14 @@ class ShardWriter:
         self._flusher = Flusher()
 
     def add(self, split: str, row: SampleRow, members: Mapping[str, Pieces], note: Any) -> None:
-        """Append a sample; ``note`` is JSON for the journal."""
         shard = self._open.get(split) or self.start(split)
         shard.add(row, members, note)
-        if shard.size_bytes >= self._shard_bytes:
+        if shard.tar.size_bytes >= self._shard_bytes:
             self._close_shard(split)
         else:
-            self._flusher.flush_part(shard.file, shard.size_bytes)
+            self._flusher.flush_part(shard.file, shard.tar.size_bytes)
 
     def start(self, split: str) -> OpenShard:
-        """Create the next shard of a split and return it."""
         number = self._first_numbers.get(split, 0) + len(self._closed[split])
         path = self._new_file(shard_name(split, number))
         self._open[split] = self._pending[path.name] = OpenShard(path, split)
@@ -192,3 +188,61 @@ class ShardWriter:
             del self._pending[shard.path.name]
 
         self._flusher.flush_whole(shard.file, shard.path, on_disk)
+
+
+@dataclass
+class Recovered:
+    """The finished part of an earlier run.
+
+    ``closed`` are the shards of each split up to the first that is damaged or missing, ``records``
+    the caller's, ``files`` the finished files, the journal included; the journal ends at
+    ``end_bytes`` (None: there is none to continue).
+    """
+
+    closed: dict[str, list[ClosedShard]] = field(default_factory=dict)
+    records: list[Any] = field(default_factory=list)
+    files: set[str] = field(default_factory=set)
+    end_bytes: int | None = None
+
+
+def read_journal(folder: Path) -> tuple[list[dict[str, Any]], int]:
+    """Return the journal's records and the offset at which the last ends.
+
+    Raises:
+        PackError: A line before the last is damaged.
+    """
+    try:
+        return read_json_lines(folder / JOURNAL_NAME)
+    except JsonLinesError as error:
+        raise PackError(f"{error}; restore it, or remove the folder and start again") from error
+
+
+def recover(folder: Path, names: Collection[str], run: dict[str, Any]) -> Recovered:
+    """Return the finished part of the run with settings ``run``, to which files ``names`` belong.
+
+    Raises:
+        PackError: The settings differ, or the journal is damaged.
+    """
+    records, end_bytes = read_journal(folder)
+    if JOURNAL_NAME not in names or not records:
+        return Recovered()
+    before = records[0].get("run", {})
+    for key, value in run.items():
+        if before.get(key) != value:
+            old, new = (json.dumps(one)[:_SHOWN_CHARACTERS] for one in (before.get(key), value))
+            raise PackError(
+                f"{folder} holds an unfinished run with {key} {old}, this run has {new}; resume"
+                " with the settings of the unfinished run, or pack without --resume to start again"
+            )
+    found = Recovered(end_bytes=end_bytes)
+    found.files = {JOURNAL_NAME, *(record["file"] for record in records if "file" in record)}
+    found.records = [record["record"] for record in records if "record" in record]
+    shards = {record["shard"]["url"]: record for record in records if "shard" in record}
+    for split in SPLITS:
+        closed = found.closed[split] = []
+        while (name := shard_name(split, len(closed))) in shards:
+            if not is_whole(folder / name, shards[name]["shard"]):
+                break
+            closed.append(from_record(shards[name]))
+            found.files.add(name)
+    return found

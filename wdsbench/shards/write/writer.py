@@ -23,16 +23,15 @@ from wdsbench.shards.format.index import (
     IndexFile,
     LabelsEntry,
     LayerEntry,
+    Provenance,
     split_entries,
 )
-from wdsbench.shards.format.provenance import Provenance
 from wdsbench.shards.format.rows import SampleRow, columns_of, joined_columns
 from wdsbench.shards.format.table import write_table
 from wdsbench.shards.format.tar import Pieces
 from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.shards.write.claim import FolderClaim
-from wdsbench.shards.write.journal import JOURNAL_NAME, Recovered, recover
-from wdsbench.shards.write.shard import ClosedShard, ShardWriter
+from wdsbench.shards.write.shard import JOURNAL_NAME, ClosedShard, Recovered, ShardWriter, recover
 
 MEGABYTE: Final = 1_000_000
 
@@ -48,7 +47,6 @@ class DatasetWriter:
             if it leaves the folder as it was found.
     """
 
-    #: Writes the shards; a subclass may choose another.
     shard_writer: ClassVar[type[ShardWriter]] = ShardWriter
 
     def __init__(
@@ -70,16 +68,15 @@ class DatasetWriter:
             run: Settings that decide the bytes of the shards, as JSON. If given, a journal is
                 written, by which a killed run can be resumed.
             resume: Keep the finished part of a killed run of the same settings.
-            append: Add shards to the finished data set in ``folder``, which stays as it is, also
-                after a kill, until `finish` replaces the index.
+            append: Add shards to the finished data set in ``folder``, which stays as it is until
+                `finish` replaces the index.
             summary: Called with the split of each closed shard; returns JSON for the journal.
             check: Called, if a journal is written, when `finished` and `records` are known and
                 before other files of the killed run are removed; an exception keeps them all.
 
         Raises:
             PackError: The folder holds a data set (without ``append``) or foreign tar files;
-                another process is writing there; the killed run had other settings, or its journal
-                is damaged. The files of a killed run stay.
+                another process is writing there; the killed run had other settings.
             ShardError: The data set to append to is damaged.
         """
         if not (math.isfinite(shard_mb) and shard_mb > 0):
@@ -125,11 +122,9 @@ class DatasetWriter:
         )
 
     def __enter__(self) -> DatasetWriter:
-        """Return the writer."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the writer."""
         self.close()
 
     def add(
@@ -142,9 +137,7 @@ class DatasetWriter:
             self._shards.add(split, row, members, note)
 
     def add_record(self, record: Any, *, flush: bool = False) -> None:
-        """Append JSON to the journal, for a run that resumes; ``flush`` writes it to the disk at
-        once.
-        """
+        """Append JSON to the journal, for a run that resumes; ``flush`` syncs it at once."""
         if self._journal is not None:
             with self._os_errors():
                 self._journal.append({"record": record}, flush=flush)
@@ -171,9 +164,7 @@ class DatasetWriter:
         provenance: Provenance,
         labels: LabelsEntry | None = None,
     ) -> IndexFile:
-        """Close the shards, write table and index, and return the index; PackError if the disk is
-        full.
-        """
+        """Close the shards, write table and index, and return it; PackError for a full disk."""
         with self._os_errors():
             shards = self._shards.finish()
             columns = columns_of([(shard.entry.split, shard.rows) for shard in shards])
@@ -268,7 +259,6 @@ class DatasetWriter:
 
 
 def _next_numbers(base: DatasetIndex) -> dict[str, int]:
-    """Return the number of each split's next shard."""
     numbers = dict.fromkeys(SPLITS, 0)
     for entry in base.file.shardlist:
         number = Path(entry.url).stem.removeprefix(f"{entry.split}-")
