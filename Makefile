@@ -13,14 +13,15 @@ SOURCES := $(shell find csrc -name '*.hpp' -o -name '*.cpp')
 demo: $(INSTALLED)
 	$(BIN)/wdsbench demo
 
-## All tests, files in JOBS processes.
+## All tests, files in JOBS processes; files with slow tests come first.
 JOBS ?= 2
+PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+	$(PYTEST)
 
 ## Random trials (faults, kills, seeds) in their full form.
 test-faults: $(INSTALLED)
-	WDSBENCH_FULL_TRIALS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m trials
+	WDSBENCH_FULL_TRIALS=1 $(PYTEST) -m trials
 
 ## Formatting, lint, types, warnings: what CI runs after the tests.
 check: $(INSTALLED)

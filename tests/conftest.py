@@ -14,7 +14,11 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip ``gpu`` tests without a GPU, unless WDSBENCH_REQUIRE_GPU=1 says there must be one."""
+    """Put files with slow tests first, so that no process ends with them alone; skip ``gpu`` tests
+    without a GPU, unless WDSBENCH_REQUIRE_GPU=1.
+    """
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if not marked or os.environ.get("WDSBENCH_REQUIRE_GPU") == "1":
         return

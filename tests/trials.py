@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import os
 
+import pytest
+
 #: True in `make test-faults`, which runs the tests with the mark ``trials`` in their full form.
 FULL = os.environ.get("WDSBENCH_FULL_TRIALS") == "1"
+
+
+#: Marks of a case that runs in `make test-faults` alone; another case of it runs in `make test`.
+FULL_ONLY = (
+    pytest.mark.trials,
+    pytest.mark.skipif(not FULL, reason="part of make test-faults"),
+)
 
 
 def trials(quick: int, full: int) -> int:

@@ -27,17 +27,18 @@ def test_the_last_line_is_json(
     # Half a second a case is for figures that somebody reads.
     monkeypatch.setattr("wdsbench.bench.part.Settings", partial(Settings, least_seconds=0.0))
     files = ["--data", str(tmp_path / "d"), "--out", str(tmp_path / "o.json")]
-    size = ["--cases", "cold,S", "--scale", "0.004", "--repeats", "1"]
+    size = ["--cases", "cold", "--scale", "0.004", "--repeats", "1"]
     assert run(*files, *size, "--plot", str(tmp_path / "o.svg")) == 0
     printed = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert printed == json.loads((tmp_path / "o.json").read_text())
     names = [case["name"] for case in printed["cases"]]
-    first = ("memcpy", "kernel", "kernel-pread", "ours-t1", "ours-t2", "ours-w2", "expert")
-    assert names[:7] == [f"S/{name}" for name in first]
+    assert names == [
+        f"{part}/{case}" for part in ("cold-A", "cold-S") for case in ("dd", "ours-t2")
+    ]
     assert printed["scenario"] == "stream"
     assert printed["settings"]["scale"] == 0.004
-    assert printed["parts"]["S"]["facts"]["samples"] == 256
-    assert printed["ratios"]["S/ours_over_memcpy"] > 0
+    assert printed["parts"]["cold-S"]["facts"]["shard_bytes"] > 0
+    assert printed["ratios"]["cold-A/ours_over_dd"] > 0
     assert printed["ratios"]["cold-S/ours_over_dd"] > 0
     assert printed["machine"]["half_kernel"]
     assert "commit" in printed["machine"]

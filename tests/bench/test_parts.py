@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from rich.console import Console
+from trials import FULL
 
 from wdsbench.bench import memory
 from wdsbench.bench.cold import cold_part
@@ -125,6 +126,8 @@ def test_files_that_stay_in_memory_are_said_aloud(
     assert note.startswith("NOT COLD: 100.00%")
 
 
+@pytest.mark.trials
+@pytest.mark.skipif(not FULL, reason="part of make test-faults")
 def test_memory(settings: Settings, tmp_path: Path) -> None:
     small = TraceShape("holes", 40, 2, 64, 4, 50, 50)
     part = memory_part(dataclasses.replace(settings, scale=0.5), small)

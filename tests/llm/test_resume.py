@@ -15,7 +15,7 @@ import torch
 from llm.killer import QUESTIONS, SHARD_OPTIONS, SHARD_SETTINGS
 from llm.test_extract import read_all
 from llm.tiny import extract, make_model, make_poisoned, make_questions, make_tokenizer
-from trials import trials
+from trials import FULL_ONLY, trials
 
 from wdsbench.errors import ModelError, QuestionError
 from wdsbench.llm.extract import ExtractReport
@@ -71,10 +71,10 @@ def kill(folder: Path, what: str, how: str, count: int) -> int:
 @pytest.mark.trials
 @pytest.mark.parametrize("how", ["calls", "random"])
 def test_killed_at_any_moment(how: str, tmp_path: Path) -> None:
-    """By SIGKILL before each flush and rename (quick: every fifth), and at random moments."""
-    count = trials(5, 1) if how == "calls" else trials(3, 8)
+    """By SIGKILL before each flush and rename (quick: every tenth), and at random moments."""
+    count = trials(10, 1) if how == "calls" else trials(2, 8)
     deaths = kill(tmp_path, "files", how, count)
-    assert deaths > trials(4, 20) if how == "calls" else deaths == count
+    assert deaths > trials(1, 20) if how == "calls" else deaths == count
     whole = content(tmp_path / "whole")
     assert {"journal.jsonl", "failures.jsonl", "batch_0001.pkl.gz"} < set(whole)
     resumed = [path for path in tmp_path.iterdir() if path.name != "whole"]
@@ -85,12 +85,12 @@ def test_killed_at_any_moment(how: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.trials
-@pytest.mark.parametrize("what", ["shards", "spent"])
+@pytest.mark.parametrize("what", [pytest.param("shards", marks=FULL_ONLY), "spent"])
 def test_killed_at_any_moment_on_the_way_to_shards(what: str, tmp_path: Path) -> None:
     """The shards have the bytes of ``extract``, ``score`` and ``pack`` in three steps."""
     extract_files_and_pack(tmp_path / "apart")
     left = {"journal.jsonl"} if what == "spent" else {"journal.jsonl", *FILES}
-    assert kill(tmp_path / "at once", what, "calls", trials(11, 3)) > trials(5, 20)
+    assert kill(tmp_path / "at once", what, "calls", trials(23, 3)) > trials(1, 20)
     whole = content(tmp_path / "apart" / "shards")
     assert {"train-000000.tar", "val-000001.tar", "test-000000.tar", "index.json"} < set(whole)
     for folder in (tmp_path / "at once").iterdir():

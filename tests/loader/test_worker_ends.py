@@ -18,6 +18,7 @@ from builders import Packed, make_dataset
 from loaded import assert_same, by_sample, check_states
 from loader.teams import check_all, load, load_large, order, pids
 from scripts import TESTS, is_alive, run_file, until
+from trials import FULL_ONLY
 
 from wdsbench import DecodeError, WdsbenchError
 from wdsbench.loader.decode import BatchDecoder
@@ -141,7 +142,7 @@ def main():
 """
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["fork", "spawn", pytest.param("forkserver", marks=FULL_ONLY)])
 def test_start_methods(packed: Packed, tmp_path: Path, method: str) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT + "\nif __name__ == '__main__':\n    main()\n")
@@ -151,7 +152,7 @@ def test_start_methods(packed: Packed, tmp_path: Path, method: str) -> None:
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("method", [pytest.param("spawn", marks=FULL_ONLY), "forkserver"])
 def test_without_a_main_guard(packed: Packed, tmp_path: Path, method: str) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT + "\nmain()\n")

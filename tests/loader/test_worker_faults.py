@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from builders import Packed, make_dataset
 from scripts import run_code, run_file
+from trials import FULL_ONLY
 
 from wdsbench import TraceLoader
 from wdsbench.errors import WdsbenchError
@@ -115,7 +116,7 @@ for batch in TraceLoader(sys.argv[1], split=None, num_workers=1, batch_size=500)
 """
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["spawn", pytest.param("forkserver", marks=FULL_ONLY)])
 def test_without_a_main_guard_and_many_samples(tmp_path: Path, method: str) -> None:
     packed = make_dataset(tmp_path, traces=6000, layers=1, features=1, tokens=2, shard_mb=100)
     script = tmp_path / "script.py"

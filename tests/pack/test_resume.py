@@ -6,7 +6,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 from builders import make_raw, write_pickle, write_scores
+from forks import Forked, start_code
 
 from wdsbench.errors import PackError, ScoreError
 from wdsbench.pack import PackOptions, pack
@@ -53,7 +53,7 @@ def pack_all(tmp_path: Path, out: str, **changes: Any) -> Any:
     )
 
 
-def start(tmp_path: Path, out: str, *more: str, **options: Any) -> subprocess.Popen[bytes]:
+def start(tmp_path: Path, out: str, *more: str, **options: Any) -> Forked:
     """Start a run in a process of its own that takes its time with every trace."""
     code = f"""
 import sys, time
@@ -70,7 +70,7 @@ root = Path({str(tmp_path)!r})
 pack([str(root / "t")], root / {out!r}, scores=root / "s.csv", resume=True,
      options=PackOptions(**{ {"shard_mb": 0.004, "missing_score": "drop", **options}!r}))
 """
-    return subprocess.Popen([sys.executable, "-c", code])
+    return start_code(code)
 
 
 def killed(tmp_path: Path, out: str, shards: int, **options: Any) -> None:
@@ -84,7 +84,7 @@ def killed(tmp_path: Path, out: str, shards: int, **options: Any) -> None:
         time.sleep(0.001)
     time.sleep(random.Random(shards).random() * 0.02)
     process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.communicate(timeout=60)
 
 
 @pytest.mark.parametrize("options", [{}, {"reduce": "pca:3"}, {"split_by": "file"}])

@@ -112,7 +112,7 @@ def test_in_spawned_workers(packed: Packed, index: DatasetIndex) -> None:
     loader = DataLoader(
         pipeline(index, *stages),
         batch_size=None,
-        num_workers=2,
+        num_workers=1,
         multiprocessing_context=multiprocessing.get_context("spawn"),
     )
     seen = [sample["question_id"] for sample in loader]

@@ -1,8 +1,8 @@
 """Training that is killed, stopped or spread over processes, through the command line on a packed
 data set: a resumed run has the same numbers, and all processes end together.
 
-The reference runs (`whole`, `pair`) are made by ``python -m wdsbench`` and by ``torchrun``; the
-many commands that are killed are forked (see `forks`).
+`pair` is trained by ``torchrun`` and one signal is sent to ``python -m wdsbench``; all other
+commands are forked (see `forks`).
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def assert_same(out: Path, whole: Path) -> None:
 @pytest.fixture(scope="module")
 def whole(packed: Packed, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("whole") / "run"
-    run_process(command(packed, out))
+    run(command(packed, out))
     return out
 
 

@@ -1,5 +1,5 @@
-"""Probes find the layer and the token a signal was planted in, whoever reads what and how much of
-it at a time.
+"""Probes find the layer and the token in which a signal was planted, for any division of the data
+into reads and ranks.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ import numpy as np
 import pytest
 import torch
 from builders import FEATURES, HEADS, LAYERS, make_raw, write_pickle, write_scores
+from trials import trials
 
 from wdsbench import TraceLoader
 from wdsbench.detect.registry import LoaderNeeds, detector_spec
 from wdsbench.errors import DetectorError
 from wdsbench.pack import PackOptions, pack
 from wdsbench.records import Batch
+from wdsbench.train import solvers
 from wdsbench.train.config import TrainConfig
 from wdsbench.train.fitted import FittedDetector
 from wdsbench.train.metrics import auroc
@@ -36,6 +38,15 @@ PLACES: dict[str, Callable[[int, int], slice]] = {
     "mean_answer": lambda tokens, prompt: slice(prompt, tokens),
     "last_prompt": lambda _, prompt: slice(prompt - 1, prompt),
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_turns() -> Iterator[None]:
+    """Train the hidden layer for a few turns; the signals are strong."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(solvers, "SCREEN_TURNS", trials(2, solvers.SCREEN_TURNS))
+        patch.setattr(solvers, "MLP_TURNS", trials(8, solvers.MLP_TURNS))
+        yield
 
 
 def pack_planted(
