@@ -174,3 +174,30 @@ class FieldSpec:
     dtype: str
     shape: tuple[int | None, ...]
     note: str = ""
+
+
+@dataclass(frozen=True)
+class TokenScores:
+    """Scores of a detector along the tokens of one trace.
+
+    Attributes:
+        positions: int64 ``[n]``: the tokens.
+        scores: float64 ``[n]``: probabilities of being hallucinated, as ``wdsbench predict`` writes
+            them under ``score``.
+        threshold: Scores at or above it are classified as hallucinated; None: none was chosen.
+        layers: int64 ``[m]``: layers the detector reads.
+        by_layer: float64 ``[m, n]``, or None. ``probe_logistic``: the probability at each layer;
+            ``lstm``: the contribution of each layer, which is the score minus the score with that
+            layer's state at the mean of the training samples.
+        signed: True if ``by_layer`` is a difference.
+    """
+
+    detector: str
+    positions: NDArray[np.int64]
+    scores: NDArray[np.float64]
+    threshold: float | None
+    layers: NDArray[np.int64]
+    by_layer: NDArray[np.float64] | None
+    by_layer_title: str
+    signed: bool
+    remark: str

@@ -17,7 +17,7 @@ from wdsbench.pack import PackOptions
 from wdsbench.shards.check.verify import verify_dataset
 from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.traces.check import check_trace
-from wdsbench.view.source import Wanted, open_trace
+from wdsbench.view.source import open_trace
 
 ROW = 2
 LISTS = {"edges": LAYERS, "heads": LAYERS * HEADS}
@@ -97,7 +97,7 @@ def test_verifying_viewing_and_decoding(
     assert case.words in problem.detail
 
     with pytest.raises(DecodeError, match=case.words) as viewed:
-        open_trace(folder, Wanted(trace=ROW))
+        open_trace(folder, trace=ROW)
     assert viewed.value.member == name
 
     layout = "graph" if kind == "edges" else "union-graph"

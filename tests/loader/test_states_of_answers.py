@@ -13,7 +13,7 @@ from builders import LAYERS, Packed, make_raw, write_pickle, write_scores
 from loaded import assert_same, by_sample, check_states, states_of, wanted
 
 from wdsbench import DecodeError, TraceDataset, TraceLoader
-from wdsbench.loader.tokens import select_tokens
+from wdsbench.loader.plan import select_tokens
 from wdsbench.pack import PackOptions, pack
 from wdsbench.shards.read.index import DatasetIndex
 

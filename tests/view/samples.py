@@ -9,7 +9,7 @@ import numpy as np
 from builders import HEADS, LAYERS, make_dataset, make_raw, write_pickle
 
 from wdsbench.pack import PackOptions
-from wdsbench.view.source import Wanted, open_trace
+from wdsbench.view.source import open_trace
 from wdsbench.view.trace import ViewedTrace
 
 #: What a page or picture must show as text and never as markup, formula or template.
@@ -40,14 +40,14 @@ def raw_file(folder: Path, **changes: Any) -> Path:
 
 def raw_trace(folder: Path, **changes: Any) -> ViewedTrace:
     """Return what `raw_file` writes, opened."""
-    return open_trace(raw_file(folder, **changes), Wanted())[0]
+    return open_trace(raw_file(folder, **changes))[0]
 
 
 def stored_trace(folder: Path, attention: str, **raw: Any) -> tuple[ViewedTrace, dict[str, Any]]:
     """Return the first trace of a data set packed with ``attention``, and the raw one."""
     options = PackOptions(attention=tuple(word for word in attention.split(",") if word))
     packed = make_dataset(folder, traces=12, options=options, **raw)
-    viewed, index = open_trace(packed.folder, Wanted())
+    viewed, index = open_trace(packed.folder)
     assert index is not None
     return viewed, packed.raws[index.question_id(0)]
 

@@ -21,9 +21,9 @@ from builders import make_raw, write_pickle
 from view.samples import HEADS, HOSTILE, LAYERS, raw_trace, stored_trace
 from view.test_figure import make_scores
 
-from wdsbench.view import payload
+import wdsbench.view.page
 from wdsbench.view.page import write_page
-from wdsbench.view.source import Wanted, open_trace
+from wdsbench.view.source import open_trace
 from wdsbench.view.trace import PANELS, Selection, visible
 
 pytestmark = pytest.mark.browser
@@ -249,7 +249,7 @@ def test_labels_are_not_cut_off(page: Page, tmp_path: Path, layers: int) -> None
     """Ordinary ones are whole, the widest that there can be end in an ellipsis."""
     raw = make_raw("q", seed=1, tokens=8, layers=layers)
     raw["tokens_decoded"] = ["<|begin:bos>", "Who", "W" * 20, "is", "it", "<|eot|>", "m" * 20, "."]
-    trace, _ = open_trace(write_pickle(tmp_path / "a.pkl", [raw]), Wanted())
+    trace, _ = open_trace(write_pickle(tmp_path / "a.pkl", [raw]))
     page.driver.set_window_size(1300, 1000)
     page.open(write_page(tmp_path / "a.html", trace, Selection(PANELS, range(layers))))
     for width in (1300, 700, 420):
@@ -269,7 +269,7 @@ def test_a_layer_that_is_not_on_the_page(
 ) -> None:
     trace = raw_trace(tmp_path)
     size = trace.num_tokens * (trace.num_tokens + 1) // 2
-    monkeypatch.setattr(payload, "MAP_BYTES", 5 * size)
+    monkeypatch.setattr(wdsbench.view.page, "MAP_BYTES", 5 * size)
     page.open(write_page(tmp_path / "a.html", trace, Selection(PANELS, [1])))
     page.press("head", "\ue014")
     assert not page.shown("remark")

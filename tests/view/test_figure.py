@@ -11,12 +11,12 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from view.samples import HOSTILE, LAYERS, mean_map, raw_trace, stored_trace
 
-from wdsbench.train.sliding import TokenScores
+from wdsbench.records import TokenScores
 from wdsbench.view import figure
 from wdsbench.view.figure import draw_trace
 from wdsbench.view.graph import curves, place_nodes, strongest
 from wdsbench.view.look import ANSWER_COLOUR, label_step
-from wdsbench.view.source import Wanted, open_trace
+from wdsbench.view.source import open_trace
 from wdsbench.view.trace import PANELS, Selection, ViewedTrace, visible
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -27,7 +27,7 @@ def make_scores(layers: int = 0) -> TokenScores:
     positions = np.arange(6, 12)
     values = np.linspace(0.1, 0.9, 6)
     return TokenScores(
-        "lstm", positions, values, 0.5, "last_answer", np.arange(layers),
+        "lstm", positions, values, 0.5, np.arange(layers),
         np.outer(np.linspace(-0.2, 0.2, layers), values) if layers else None,
         "what the layer adds", True, "trained on last_answer",
     )  # fmt: skip
@@ -185,7 +185,7 @@ def test_one_token(tmp_path: Path) -> None:
     raw = make_raw("q", seed=0, tokens=1)
     for key in ("prompt_length", "token_logprobs"):
         del raw[key]
-    trace, _ = open_trace(write_pickle(tmp_path / "a.pkl", [raw]), Wanted())
+    trace, _ = open_trace(write_pickle(tmp_path / "a.pkl", [raw]))
     path = draw_trace(tmp_path / "view.png", trace, Selection(PANELS, EVERY_LAYER))
     assert path.read_bytes().startswith(PNG)
 

@@ -16,9 +16,8 @@ import pytest
 from view.samples import HEADS, HOSTILE, LAYERS, mean_map, raw_trace, stored_trace
 from view.test_figure import make_scores
 
-from wdsbench.view import page, payload
-from wdsbench.view.page import write_page
-from wdsbench.view.payload import NOT_KEPT, STEPS, page_data, quantised
+from wdsbench.view import page
+from wdsbench.view.page import NOT_KEPT, STEPS, page_data, quantised, write_page
 from wdsbench.view.trace import PANELS, Selection, visible
 
 
@@ -165,7 +164,7 @@ def test_what_is_left_out_of_a_large_page(
 ) -> None:
     trace = raw_trace(tmp_path)
     size = trace.num_tokens * (trace.num_tokens + 1) // 2
-    monkeypatch.setattr(payload, "MAP_BYTES", maps * size)
+    monkeypatch.setattr(page, "MAP_BYTES", maps * size)
     data = page_data(trace, Selection(PANELS, [1]))
     assert data["maps"]["meanLayers"] == mean_layers
     assert data["maps"]["headLayers"] == head_layers
@@ -177,7 +176,7 @@ def test_what_is_left_out_of_a_large_page(
 
 def test_a_page_that_cannot_hold_one_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trace = raw_trace(tmp_path)
-    monkeypatch.setattr(payload, "MAP_BYTES", 10)
+    monkeypatch.setattr(page, "MAP_BYTES", 10)
     with pytest.raises(ValueError, match="choose fewer --layers, or draw a picture"):
         page_data(trace, Selection(PANELS, [0]))
     monkeypatch.setattr(page, "MOST_TOKENS", 5)

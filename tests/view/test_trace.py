@@ -15,7 +15,7 @@ from wdsbench.pack import PackOptions, pack
 from wdsbench.traces.attention import AttentionRules, as_maps, reduce_maps
 from wdsbench.traces.reduced import reduced_to_raw
 from wdsbench.traces.write import write_traces
-from wdsbench.view.source import Wanted, open_trace
+from wdsbench.view.source import open_trace
 from wdsbench.view.trace import visible
 
 
@@ -44,7 +44,7 @@ def test_whole_maps_of_a_store(tmp_path: Path, attention: str) -> None:
 
 def test_a_raw_file_and_a_store_of_it_are_the_same(tmp_path: Path) -> None:
     trace, raw = stored_trace(tmp_path, "full,edges,heads,sketch")
-    other, index = open_trace(write_pickle(tmp_path / "one.pkl", [raw]), Wanted())
+    other, index = open_trace(write_pickle(tmp_path / "one.pkl", [raw]))
     assert index is None
     for layer in range(LAYERS):
         for head in (None, 0, 1):
@@ -108,7 +108,7 @@ def test_reduced_raw_traces(tmp_path: Path) -> None:
     rules = AttentionRules(("edges", "heads", "sketch"), "top:0.5", 0.1)
     reduced = reduce_maps(as_maps(raw.pop("attentions")), rules, prompt_length=4)
     path = write_pickle(tmp_path / "a.pkl", [{**raw, "reduced_attention": reduced_to_raw(reduced)}])
-    trace, _ = open_trace(path, Wanted())
+    trace, _ = open_trace(path)
     assert trace.full is None
     assert (trace.edge_rule(), trace.edge_rule(0)) == ("edges top:0.5", "weights from 0.1")
     assert reduced.edges is not None
@@ -132,7 +132,7 @@ def test_states_of_the_answer_alone(tmp_path: Path, stored: bool) -> None:
     path = raw_file(
         tmp_path, hidden_states=[layer[6:] for layer in states], states_of="answer", label=1
     )
-    trace, _ = open_trace(packed_file(path) if stored else path, Wanted())
+    trace, _ = open_trace(packed_file(path) if stored else path)
     assert trace.state_tokens.tolist() == list(range(6, len(HOSTILE)))
     np.testing.assert_array_equal(trace.norms, whole.norms[:, 6:])
     assert whole.state_tokens.tolist() == list(range(len(HOSTILE)))
@@ -141,7 +141,7 @@ def test_states_of_the_answer_alone(tmp_path: Path, stored: bool) -> None:
 @pytest.mark.parametrize("stored", [False, True])
 def test_layers_are_called_what_the_model_calls_them(tmp_path: Path, stored: bool) -> None:
     path = raw_file(tmp_path, layers=[0, 15, 31], label=1)
-    trace, _ = open_trace(packed_file(path) if stored else path, Wanted())
+    trace, _ = open_trace(packed_file(path) if stored else path)
     assert trace.layer_names == (0, 15, 31)
     assert "3 layers (0, 15, 31 of the model)" in trace.described
     whole = raw_trace(tmp_path)
@@ -162,24 +162,24 @@ def test_states_beyond_float16_come_back(tmp_path: Path) -> None:
     packed = tmp_path / "out"
     write_pickle(tmp_path / "a.pkl", [{**raw, "label": 1}])
     pack([str(tmp_path / "a.pkl")], packed, options=PackOptions())
-    trace, _ = open_trace(packed, Wanted())
+    trace, _ = open_trace(packed)
     wanted = np.linalg.norm(np.stack(raw["hidden_states"]).astype(np.float64), axis=-1)
     np.testing.assert_allclose(trace.norms, wanted, rtol=1e-3)
 
 
 def test_choosing_a_trace(tmp_path: Path) -> None:
     packed = make_dataset(tmp_path, traces=12)
-    _, index = open_trace(packed.folder, Wanted())
+    _, index = open_trace(packed.folder)
     assert index is not None
     for row in (0, 5, 11):
         names = {"trace": row, "sample": index.key(row), "question": index.question_id(row)}
         for name, value in names.items():
-            trace, _ = open_trace(packed.folder, Wanted(**{name: value}))  # type: ignore[arg-type]
+            trace, _ = open_trace(packed.folder, **{name: value})  # type: ignore[arg-type]
             assert trace.name == f"question {index.question_id(row)}"
             assert trace.slug == index.key(row)
     raw = tmp_path / "traces_data" / "batch_0002.pkl"
-    by_place, _ = open_trace(raw, Wanted(trace=2))
-    by_question, _ = open_trace(raw, Wanted(question="q/8.é"))
+    by_place, _ = open_trace(raw, trace=2)
+    by_question, _ = open_trace(raw, question="q/8.é")
     assert by_place.name == by_question.name == "question q/8.é"
     assert by_place.slug == "batch_0002-2"
 
@@ -195,17 +195,17 @@ def test_choosing_a_trace(tmp_path: Path) -> None:
 def test_a_trace_that_is_not_there(tmp_path: Path, wanted: dict[str, str], said: str) -> None:
     packed = make_dataset(tmp_path, traces=12)
     with pytest.raises(ValueError, match=said):
-        open_trace(packed.folder, Wanted(**wanted))  # type: ignore[arg-type]
+        open_trace(packed.folder, **wanted)  # type: ignore[arg-type]
 
 
 def test_a_raw_trace_that_is_not_there(tmp_path: Path) -> None:
     path = raw_file(tmp_path)
     with pytest.raises(ValueError, match="no such trace among its 1; --trace is 0 to 0"):
-        open_trace(path, Wanted(trace=1))
+        open_trace(path, trace=1)
     with pytest.raises(ValueError, match=r"--question x: .* no such trace"):
-        open_trace(path, Wanted(question="x"))
+        open_trace(path, question="x")
     with pytest.raises(ValueError, match="traces have no key"):
-        open_trace(path, Wanted(sample="x"))
+        open_trace(path, sample="x")
 
 
 @pytest.mark.parametrize("name", ["a.pkl", "a.npz"])
@@ -214,25 +214,25 @@ def test_a_bad_trace_hides_no_other(tmp_path: Path, name: str) -> None:
     raws[1]["hidden_states"][0][2] = np.nan
     path = tmp_path / name
     write_traces(path, raws)
-    for wanted in (Wanted(trace=3), Wanted(question="q3")):
-        assert open_trace(path, wanted)[0].name == "question q3"
-        assert open_trace(path, wanted)[0].source == f"{name}, trace 3"
-    for wanted in (Wanted(trace=1), Wanted(question="q1")):
+    for wanted in ({"trace": 3}, {"question": "q3"}):
+        assert open_trace(path, **wanted)[0].name == "question q3"
+        assert open_trace(path, **wanted)[0].source == f"{name}, trace 3"
+    for wanted in ({"trace": 1}, {"question": "q1"}):
         with pytest.raises(TraceError, match="trace 1, question q1: hidden_states, layer 0, holds"):
-            open_trace(path, wanted)
+            open_trace(path, **wanted)
     with pytest.raises(ValueError, match=r"among its 4; --trace is 0 to 3$"):
-        open_trace(path, Wanted(question="q4"))
+        open_trace(path, question="q4")
 
 
 def test_traces_without_a_name_are_told_where_a_question_is_not_found(tmp_path: Path) -> None:
     raws: list[object] = [make_raw(f"q{number}", seed=number, tokens=4) for number in range(4)]
     raws[0], raws[2] = {"question_id": 1.5}, "no trace"
     path = write_pickle(tmp_path / "a.pkl", raws)
-    assert open_trace(path, Wanted(question="q3"))[0].name == "question q3"
+    assert open_trace(path, question="q3")[0].name == "question q3"
     with pytest.raises(ValueError, match="its 4; 2 of them have no question id that can be read; "):
-        open_trace(path, Wanted(question="q4"))
+        open_trace(path, question="q4")
     with pytest.raises(ValueError, match=r"among its 4; --trace is 0 to 3$"):
-        open_trace(path, Wanted(trace=4))
+        open_trace(path, trace=4)
 
 
 def test_a_preprocessed_file_with_a_bad_trace(tmp_path: Path) -> None:
@@ -240,10 +240,10 @@ def test_a_preprocessed_file_with_a_bad_trace(tmp_path: Path) -> None:
     sequences[0, 1, 1] = torch.nan
     content = {"sequences": sequences, "question_ids": ["a", "b", "c"], "labels": [0, 1, 1]}
     torch.save(content, tmp_path / "a.pt")
-    for wanted in (Wanted(trace=2), Wanted(question="c")):
-        assert open_trace(tmp_path / "a.pt", wanted)[0].source == "a.pt, trace 2"
+    for wanted in ({"trace": 2}, {"question": "c"}):
+        assert open_trace(tmp_path / "a.pt", **wanted)[0].source == "a.pt, trace 2"
     with pytest.raises(TraceError, match=r"trace 0, question a: .* holds NaN"):
-        open_trace(tmp_path / "a.pt", Wanted())
+        open_trace(tmp_path / "a.pt")
 
 
 def test_a_file_is_read_up_to_the_trace_and_no_further(tmp_path: Path) -> None:
@@ -253,20 +253,20 @@ def test_a_file_is_read_up_to_the_trace_and_no_further(tmp_path: Path) -> None:
         for number in range(2)
     )
     (tmp_path / "a.pkl").write_bytes(first.read_bytes() + second.read_bytes()[:-20])
-    assert open_trace(tmp_path / "a.pkl", Wanted())[0].name == "question q0"
-    for wanted in (Wanted(trace=1), Wanted(question="q1")):
+    assert open_trace(tmp_path / "a.pkl")[0].name == "question q0"
+    for wanted in ({"trace": 1}, {"question": "q1"}):
         with pytest.raises(TraceError, match=r"a\.pkl: "):
-            open_trace(tmp_path / "a.pkl", wanted)
+            open_trace(tmp_path / "a.pkl", **wanted)
     write_pickle(tmp_path / "none.pkl", [])
     with pytest.raises(TraceError, match="holds no traces"):
-        open_trace(tmp_path / "none.pkl", Wanted())
+        open_trace(tmp_path / "none.pkl")
 
 
 def test_one_way_to_name_a_trace() -> None:
     with pytest.raises(ValueError, match="--trace and --question: give one of them"):
-        Wanted(trace=0, question="q")
+        open_trace("unused", trace=0, question="q")
     with pytest.raises(ValueError, match="count from 0"):
-        Wanted(trace=-1)
+        open_trace("unused", trace=-1)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from wdsbench.options import option
 
 if TYPE_CHECKING:
+    from wdsbench.records import TokenScores
     from wdsbench.shards.read.index import DatasetIndex
-    from wdsbench.train.sliding import TokenScores
     from wdsbench.view.trace import ViewedTrace
 
 _PICTURE, _PAGES = ".png", (".html", ".htm")
@@ -65,10 +65,10 @@ def view(job: ViewJob) -> Drawing:
         ValueError: There is no such trace, layer or head.
         WdsbenchError: The data cannot be read, or has nothing that the panels need.
     """
-    from wdsbench.view.source import Wanted, open_trace
+    from wdsbench.view.source import open_trace
     from wdsbench.view.trace import Selection
 
-    viewed, index = open_trace(job.path, Wanted(job.trace, job.sample, job.question))
+    viewed, index = open_trace(job.path, trace=job.trace, sample=job.sample, question=job.question)
     panels = job.panels
     layers = _positions(job.layers, viewed.layer_names)
     _check(viewed, panels, layers, job.head, scored=job.scores is not None)

@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from wdsbench import _core
 from wdsbench.cores import usable_cores
 from wdsbench.loader.batch_order import BatchOrder
+from wdsbench.loader.decode import field_names
 from wdsbench.loader.layouts import Layout
-from wdsbench.loader.members import field_names
-from wdsbench.loader.plan import DecodePlan
-from wdsbench.loader.tokens import Tokens, as_integer, require_kind, select_tokens
+from wdsbench.loader.plan import DecodePlan, Tokens, as_integer, require_kind, select_tokens
 from wdsbench.shards.format.kinds import loader_kinds
 from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.shards.read.open import open_index, open_shards
@@ -58,22 +57,15 @@ class SampleOptions(TypedDict, total=False):
     verify: str
 
 
-@dataclass(frozen=True)
-class BatchOptions:
-    """Arguments of ``TraceLoader`` that concern whole batches."""
-
-    batch_size: int
-    drop_last: bool = False
-    widen: str = "host"
-    device: torch.device | None = None
-
-
 def open_split(
     path: str | Path | Sequence[str | Path],
     split: str | None,
     kind: type[Layout],
-    batches: BatchOptions,
+    batch_size: int,
     *,
+    drop_last: bool = False,
+    widen: str = "host",
+    device: torch.device | None = None,
     fields: Sequence[str] = ("hidden",),
     layers: Layers = None,
     tokens: Tokens = "last_answer",
@@ -87,8 +79,8 @@ def open_split(
     order = BatchOrder(
         index,
         split,
-        at_least(batches.batch_size, 1, "batch_size"),
-        batches.drop_last,
+        at_least(batch_size, 1, "batch_size"),
+        drop_last,
         at_least(shuffle, 0, "shuffle"),
         operator.index(seed),
     )
@@ -116,7 +108,7 @@ def open_split(
             else at_least(threads, 1, "threads")
         ),
         verify_hash=verify == "hash",
-        raw=widens_on_device(batches, index),
+        raw=_widens_on_device(widen, device, index),
     )
     layout = kind(plan)
     layout.check(rows)
@@ -144,12 +136,12 @@ def select_layers(layers: Layers, num_layers: int) -> NDArray[np.int64]:
     return chosen
 
 
-def widens_on_device(batches: BatchOptions, index: DatasetIndex) -> bool:
+def _widens_on_device(widen: str, device: torch.device | None, index: DatasetIndex) -> bool:
     """Return True if states are copied to the device as float16 and widened there."""
-    check_words([batches.widen], ("host", "device"), "widen")
-    if batches.widen == "host":
+    check_words([widen], ("host", "device"), "widen")
+    if widen == "host":
         return False
-    if batches.device is None:
+    if device is None:
         raise ValueError("widen='device' needs a device")
     dtype = index.fields["hidden"].dtype
     if dtype != "<f2":

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch.utils.data import IterableDataset
 
 from wdsbench import _core
-from wdsbench.loader.arguments import BatchOptions, SampleOptions, at_least, open_split
+from wdsbench.loader.arguments import SampleOptions, at_least, open_split
 from wdsbench.loader.decode import BatchDecoder, PendingBatch
 from wdsbench.loader.layouts.layout import BatchTensors, Layout, Placement, starts_of
 from wdsbench.records import Batch
@@ -78,8 +78,7 @@ class TraceDataset(IterableDataset[dict[str, Any]]):
         ``tokens``, ``shuffle``, ``seed``, ``verify`` and ``threads`` (1 by default).
         """
         options.setdefault("threads", 1)
-        batches = BatchOptions(SAMPLES_AT_ONCE)
-        self._split = open_split(path, split, SeparateLayout, batches, **options)
+        self._split = open_split(path, split, SeparateLayout, SAMPLES_AT_ONCE, **options)
         self.index = self._split.order.index
         self._epoch = 0
         self._files: _core.ShardFiles | None = None

@@ -7,21 +7,28 @@ holds. A worker process does the first two and the training process the last, ov
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from wdsbench import _core
+from wdsbench.errors import DecodeError, ShardError
 from wdsbench.loader.layouts.layout import BatchTensors, Layout
-from wdsbench.loader.members import located, read_fields, verify_members
+from wdsbench.loader.plan import DecodePlan
 from wdsbench.records import Batch
-from wdsbench.shards.format.kinds import HIDDEN, HIDDEN_SCALE
+from wdsbench.shards.format.kinds import HIDDEN, HIDDEN_SCALE, KINDS, loader_kinds
+from wdsbench.shards.read.index import DatasetIndex
+from wdsbench.shards.read.sample import StoredSample
 from wdsbench.slabs import BatchMemory
 
 #: Fields with an attribute of their own in a batch; those of other kinds are in ``extra``.
 _ATTRIBUTES = ("logprobs", "meta", "sketch")
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -36,6 +43,11 @@ class PendingBatch:
     def busy_seconds(self) -> float:
         """Seconds that threads have worked on the decode, summed."""
         return 0.0 if self.decode is None else self.decode.busy_seconds
+
+
+def field_names() -> tuple[str, ...]:
+    """Return the names that ``fields`` can have."""
+    return ("hidden", "logprobs", "meta", *loader_kinds())
 
 
 class BatchDecoder:
@@ -59,7 +71,7 @@ class BatchDecoder:
         pending = PendingBatch(tensors, memory)
         if tensors.hidden is not None:
             out = tensors.hidden.view(-1)
-            pending.decode = located(
+            pending.decode = _located(
                 self._index,
                 tensors.rows,
                 lambda: _core.start_rows(
@@ -76,21 +88,19 @@ class BatchDecoder:
         return pending
 
     def tensors(self, pending: PendingBatch) -> BatchTensors:
-        """Wait for the decode and return the parts of the batch that are read from shards.
-
-        Raises:
-            ShardError: A shard cannot be read. DecodeError: a member is damaged.
+        """Wait for the decode and return the parts of the batch that are read from shards;
+        ShardError if a shard cannot be read, DecodeError if a member is damaged.
         """
         index, plan, tensors = self._index, self._plan, pending.tensors
         rows = tensors.rows
         if pending.decode is not None:
-            located(index, rows, pending.decode.wait)
+            _located(index, rows, pending.decode.wait)
             self.bytes_read += int(tensors.placement.lengths.sum()) * self._token_bytes
             if plan.verify_hash and plan.layers.size == index.num_layers:
                 whole = tensors.placement.lengths == index.columns["state_tokens"][rows]
-                verify_members(index, self._files, rows[whole], (HIDDEN,))
+                _verify_members(index, self._files, rows[whole], (HIDDEN,))
         if self._scaled:
-            scales = located(
+            scales = _located(
                 index,
                 rows,
                 lambda: _core.read_scales(
@@ -102,7 +112,7 @@ class BatchDecoder:
             )
             tensors.scales = torch.from_numpy(scales)
         self._read_edges(tensors, pending.memory)
-        tensors.fields = read_fields(plan, self._files, rows)
+        tensors.fields = _read_fields(plan, self._files, rows)
         return tensors
 
     def placed(
@@ -160,10 +170,10 @@ class BatchDecoder:
         if jobs is None:
             return
         if self._plan.verify_hash:
-            verify_members(index, files, rows, jobs.members)
-        counts = located(index, rows, lambda: jobs.count(files))
+            _verify_members(index, files, rows, jobs.members)
+        counts = _located(index, rows, lambda: jobs.count(files))
         edge_index, edge_attr = _place_edges(tensors, counts, memory)
-        located(index, rows, lambda: jobs.collate(files, edge_index.numpy(), edge_attr.numpy()))
+        _located(index, rows, lambda: jobs.collate(files, edge_index.numpy(), edge_attr.numpy()))
 
 
 def _place_edges(
@@ -175,3 +185,61 @@ def _place_edges(
     edge_attr = memory.tensor((edges, tensors.placement.edge_channels))
     tensors.edge_index, tensors.edge_attr, tensors.edge_counts = edge_index, edge_attr, counts
     return edge_index, edge_attr
+
+
+def _located(index: DatasetIndex, rows: NDArray[np.int64], work: Callable[[], T]) -> T:
+    """Return ``work()``, which reads the samples ``rows``; its errors name shard, member and byte:
+    ShardError if a shard cannot be read, DecodeError if a member is damaged.
+    """
+    try:
+        return work()
+    except _core.FormatError as error:
+        row = int(rows[error.sample or 0])
+        kind = ShardError if error.kind in ("truncated", "io") else DecodeError
+        raise kind(
+            error.detail,
+            shard=str(index.shard_path(int(index.columns["shard"][row]))),
+            member=index.member_name(row, f"{error.member}.npy") if error.member else None,
+            offset_bytes=error.offset_bytes,
+        ) from error
+
+
+def _verify_members(
+    index: DatasetIndex,
+    files: _core.ShardFiles,
+    rows: NDArray[np.int64],
+    members: tuple[str, ...],
+) -> None:
+    """Raise DecodeError if the XXH3 of a member differs from the index."""
+    for member in members:
+        for row in rows.tolist():
+            StoredSample(index, row, files, check_hash=True).read(member)
+
+
+def _read_fields(
+    plan: DecodePlan, files: _core.ShardFiles, rows: NDArray[np.int64]
+) -> dict[str, list[Any]]:
+    """Return the values of each requested field that is decoded in Python, one per row."""
+    values: dict[str, list[Any]] = {name: [] for name in plan.fields if name != "hidden"}
+    if not values:
+        return values
+    needs_meta = bool({"meta", "logprobs"} & values.keys())
+    for row in rows.tolist():
+        sample = StoredSample(plan.index, row, files)
+        meta = sample.meta() if needs_meta else {}
+        for name, found in values.items():
+            if name == "meta":
+                found.append(meta)
+            elif name == "logprobs":
+                found.append(sample.logprobs(meta))
+            else:
+                found.append(_array(sample, name, plan))
+    return values
+
+
+def _array(sample: StoredSample, kind: str, plan: DecodePlan) -> NDArray[Any]:
+    """Return the array of a kind: requested layers only, float16 as float32."""
+    array = sample.array(kind)
+    if KINDS[kind].main_spec.axes[:1] == ("L",):
+        array = array[plan.layers]
+    return array.astype(np.float32 if array.dtype == np.float16 else array.dtype)

@@ -18,12 +18,12 @@ from typing import Any
 import torch
 
 from wdsbench.errors import ShardError
-from wdsbench.loader.arguments import BatchOptions, Layers, as_device, at_least, open_split
+from wdsbench.loader.arguments import Layers, as_device, at_least, open_split
 from wdsbench.loader.batch_order import EpochOffset, Position, as_state, from_state
 from wdsbench.loader.layouts import LAYOUTS
+from wdsbench.loader.plan import Tokens
 from wdsbench.loader.readers import InProcessReader, WorkerReader
 from wdsbench.loader.stats import LoaderStats, disk_bytes
-from wdsbench.loader.tokens import Tokens
 from wdsbench.records import Batch, FieldSpec
 from wdsbench.slabs.transfer import DeviceCopies, move_batch
 
@@ -91,7 +91,10 @@ class TraceLoader:
             path,
             split,
             LAYOUTS[layout],
-            BatchOptions(batch_size, drop_last, widen, self.device),
+            batch_size,
+            drop_last=drop_last,
+            widen=widen,
+            device=self.device,
             fields=fields,
             layers=layers,
             tokens=tokens,

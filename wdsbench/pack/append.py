@@ -54,11 +54,7 @@ def check_same_options(base: DatasetIndex, options: PackOptions, labels: LabelsE
 
 
 def load_base(samples: SampleBuilder, base: DatasetIndex) -> None:
-    """Add the counts, traces and splits of the data set that is appended to.
-
-    Raises:
-        PackError: The reduction differs, or its file is missing.
-    """
+    """Add the data set that is appended to; PackError if its reduction differs or is missing."""
     columns, file = base.columns, base.file
     samples.reduction = _reduction(samples.options, base)
     features = base.num_features if samples.reduction is None else samples.reduction.mean.shape[1]

@@ -51,11 +51,8 @@ class StoredAttention:
 def stored_attention(
     trace: Trace, options: PackOptions
 ) -> tuple[dict[str, Pieces], StoredAttention]:
-    """Return the members to store, by name, and their kinds.
-
-    Raises:
-        TraceError: A weight is not an attention probability, or extraction reduced the maps with
-            other options.
+    """Return the members to store, by name, and their kinds; TraceError if a weight is not a
+    probability, or extraction reduced the maps with other options.
     """
     reduced = _reduced(trace, options)
     members: dict[str, Pieces] = {}

@@ -26,9 +26,8 @@ from typing import Any
 from wdsbench.errors import PackError, ScoreError
 from wdsbench.files import sync_folder
 from wdsbench.pack.labels import Labeller, NumberedLabeller, labels_entry, place_of
-from wdsbench.pack.memory import freed_memory_kept
 from wdsbench.pack.options import PackOptions
-from wdsbench.pack.prepare import Prepared, Preparer
+from wdsbench.pack.prepare import Prepared, Preparer, freed_memory_kept
 from wdsbench.pack.resume import settings_of
 from wdsbench.pack.run import PackReport, PackRun, open_writer
 from wdsbench.pack.samples import SampleBuilder
@@ -55,20 +54,17 @@ class IncrementalPacker:
 
         Args:
             out: Folder of the data set; created if necessary.
-            options: See :class:`PackOptions`; ``reduce`` and ``split_by="file"`` need all files at
-                once and are not available.
+            options: Without ``reduce`` and ``split_by="file"``, which need all files at once.
             source: Further settings that the files depend on, as JSON; a run is resumed only with
                 equal ones.
-            removed: Names of files that the caller knows to be packed and removed; finished shards
-                must hold them.
+            removed: Names of files that were packed and removed; finished shards must hold them.
             resume: Continue an unfinished run with the same options, if there is one.
             overwrite: Remove an unfinished run first.
 
         Raises:
             ValueError: ``options`` need all files at once.
-            PackError: The folder holds a data set, or an unfinished run and neither ``resume`` nor
-                ``overwrite`` is given; the unfinished run has other options, or has lost a shard
-                whose raw files were removed; or another process is writing there.
+            PackError: The folder holds a data set, or an unfinished run that cannot be continued;
+                or another process is writing there.
         """
         options = options or PackOptions()
         expected = {"reduce": None, "split_by": "question"}
@@ -175,9 +171,7 @@ class IncrementalPacker:
     def finish(self, scores: Path | None = None) -> PackReport:
         """Write table and index; afterwards every file is finished.
 
-        Args:
-            scores: CSV with the scores of all files, for the index to name; None: labels came from
-                the files.
+        ``scores`` is the CSV with the scores of all files, for the index to name.
 
         Raises:
             ScoreError: The score file cannot be used.

@@ -42,11 +42,7 @@ class Labeller:
         return by_number and trace.trace_number is None
 
     def label(self, trace: Trace, number: int | None) -> tuple[float | None, float | None]:
-        """Return (score, label) of a trace, None where unknown; its arrays are not used.
-
-        Raises:
-            ScoreError: The trace has no label, and the options make that an error.
-        """
+        """Return (score, label) of a trace, None where unknown; ScoreError if that is an error."""
         if self.scores is None:
             score, label = None, trace.label
         else:
@@ -80,11 +76,8 @@ class NumberedLabeller:
     places: dict[str, str] = field(default_factory=dict)
 
     def label(self, prepared: Prepared, number: int) -> Prepared:
-        """Return a trace that needs its ``number`` with its label; it may be dropped now.
-
-        Raises:
-            ScoreError: It is ambiguous which row is the trace's, or the trace has no score and the
-                options make that an error.
+        """Return a trace that needs its ``number`` with its label, perhaps dropped; ScoreError if
+        it is ambiguous which row is the trace's, or a missing score is an error.
         """
         scores, trace = self.labeller.scores, prepared.trace
         assert scores is not None  # otherwise no number is needed

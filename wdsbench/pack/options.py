@@ -43,11 +43,7 @@ class PackOptions:
     shard_mb: float = option(256.0, "Size at which a shard is closed, in MB (1e6 bytes).")
 
     def __post_init__(self) -> None:
-        """Check the values.
-
-        Raises:
-            ValueError: A value is not one of those expected.
-        """
+        """Raise ValueError for a value that is not one of those expected."""
         for name, expected in (
             ("missing_score", (None, "error", "drop", "keep")),
             ("split_by", ("question", "file")),

@@ -13,9 +13,8 @@ from functools import partial
 from pathlib import Path
 
 from wdsbench.pack.labels import Labeller, NumberedLabeller, labels_entry
-from wdsbench.pack.memory import freed_memory_kept
 from wdsbench.pack.options import PackOptions
-from wdsbench.pack.prepare import Preparer
+from wdsbench.pack.prepare import Preparer, freed_memory_kept
 from wdsbench.pack.reduce import fit_reduction, load_reduction, parse_reduce
 from wdsbench.pack.resume import settings_of
 from wdsbench.pack.run import PackReport, PackRun, open_writer

@@ -5,6 +5,8 @@ Nothing here depends on other traces; numbers, duplicates and splits are handled
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,6 +32,14 @@ from wdsbench.traces.scores import ScoreTable
 
 _MAGNITUDE: Final = np.uint16(0x7FFF)
 _BLOCK_ELEMENTS: Final = 64 * 1024
+
+# <malloc.h>
+_M_TRIM_THRESHOLD: Final = -1
+_M_TOP_PAD: Final = -2
+_M_MMAP_THRESHOLD: Final = -3
+_KEEP: Final = ((_M_MMAP_THRESHOLD, 1 << 30), (_M_TRIM_THRESHOLD, 2**31 - 1), (_M_TOP_PAD, 1 << 26))
+#: The limits that glibc's thresholds grow to (DEFAULT_MMAP_THRESHOLD_MAX on 64 bits, and twice).
+_USUAL: Final = ((_M_MMAP_THRESHOLD, 1 << 25), (_M_TRIM_THRESHOLD, 1 << 26), (_M_TOP_PAD, 1 << 17))
 
 
 @dataclass(frozen=True)
@@ -124,11 +134,9 @@ def other_shape(shape: tuple[int, ...], before: tuple[int, ...]) -> str:
 
 
 def half_states(hidden: NDArray[Any], *, overflow: str) -> HalfStates:
-    """Return ``[L, T, D]`` float states as float16: the result of `to_half`, at memory speed if all
-    values are in range.
+    """Return ``[L, T, D]`` float states as `to_half` does, at memory speed if all are in range.
 
-    Raises:
-        PackError: NaN, or a layer beyond float16 under ``overflow="error"``.
+    PackError: NaN, or a layer beyond float16 under ``overflow="error"``.
     """
     layers = len(hidden)
     contiguous = np.ascontiguousarray(hidden).reshape(layers, -1)
@@ -145,10 +153,7 @@ def half_states(hidden: NDArray[Any], *, overflow: str) -> HalfStates:
 
 
 def _max_abs(layer: NDArray[Any]) -> float:
-    """Return the largest magnitude of a flat layer, which may be infinite or NaN.
-
-    It is scanned in blocks, so that temporaries stay in a core's cache.
-    """
+    """Return the largest magnitude of a flat layer, by blocks that stay in a core's cache."""
     largest = 0.0
     for first in range(0, layer.size, _BLOCK_ELEMENTS):
         block = layer[first : first + _BLOCK_ELEMENTS]
@@ -163,3 +168,32 @@ def _max_abs(layer: NDArray[Any]) -> float:
                 return found
             largest = max(largest, found)
     return largest
+
+
+@contextlib.contextmanager
+def freed_memory_kept() -> Iterator[None]:
+    """Keep freed memory until the block ends, then return it to the kernel.
+
+    glibc returns large blocks at once, and the next array is mapped again, page by page. For an
+    uncompressed float16 file these page faults take more time than all other work.
+    """
+    libc = _glibc()
+    if libc is None:
+        yield
+        return
+    for name, value in _KEEP:
+        libc.mallopt(name, value)
+    try:
+        yield
+    finally:
+        for name, value in _USUAL:
+            libc.mallopt(name, value)
+        libc.malloc_trim(0)
+
+
+def _glibc() -> Any:
+    try:
+        libc = ctypes.CDLL(None)
+        return libc if hasattr(libc, "gnu_get_libc_version") else None
+    except (OSError, TypeError):
+        return None

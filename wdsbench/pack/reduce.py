@@ -52,11 +52,7 @@ class Reduction:
 
 
 def load_reduction(path: Path) -> Reduction:
-    """Return the reduction in a file that :meth:`Reduction.file` named.
-
-    Raises:
-        PackError: The file is missing or damaged.
-    """
+    """Return the reduction in a file of `Reduction.file`; PackError if it is missing or damaged."""
     from safetensors.numpy import load
 
     try:
@@ -69,11 +65,7 @@ def load_reduction(path: Path) -> Reduction:
 
 
 def parse_reduce(text: str | None) -> int | None:
-    """Return k of ``"pca:K"``; None for None.
-
-    Raises:
-        ValueError: The text has another form.
-    """
+    """Return k of ``"pca:K"``, None of None; ValueError for another text."""
     if text is None:
         return None
     kind, _, size = text.partition(":")
@@ -85,9 +77,8 @@ def parse_reduce(text: str | None) -> int | None:
 def fit_reduction(traces: Iterable[Trace], size: int) -> Reduction:
     """Return the first ``size`` principal components of every layer over all tokens of ``traces``.
 
-    Raises:
-        PackError: There are fewer tokens or features than components.
-        TraceError: A state is not finite, or traces differ in layers or features.
+    PackError: There are fewer tokens or features. TraceError: A state is not finite, or traces
+    differ in layers or features.
     """
     from sklearn.decomposition import IncrementalPCA
 

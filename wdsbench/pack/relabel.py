@@ -44,14 +44,8 @@ def relabel(
     threshold: float = 0.5,
     missing_score: str = "error",
 ) -> RelabelReport:
-    """Replace label and score of every sample by those of a score file.
-
-    Args:
-        folder: The data set.
-        scores: CSV as for :func:`wdsbench.pack.pack`; trace numbers are those of the data set.
-        score_column: Column of the scores; None: ``bleurt_score``, or the only one.
-        threshold: A sample with a score below it is hallucinated (label 1).
-        missing_score: ``"error"``, or ``"keep"`` the sample unlabelled.
+    """Replace label and score of every sample by those of a score file; arguments are those of
+    ``wdsbench relabel``.
 
     Raises:
         ScoreError: The score file is damaged, has no score for a sample or for any sample, or has

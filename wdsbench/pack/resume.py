@@ -41,19 +41,15 @@ class EarlierRun:
 
     Attributes:
         rows: By file and position: row, split and digest of each sample in a finished shard.
-        ended: Of files read to the end: samples and dropped traces.
-        dropped_of: Of files read to the end: dropped traces by question.
-        stats: Of files that were begun: size and modification time.
-        names: Of files that were begun: name.
+        begun: Journal records of files that were begun: name, size and modification time.
+        ended: Those of files read to the end: counts of samples and dropped traces.
         removed: Names of files that the run allowed to remove.
         reduction: Name of the file of components, once they are fitted.
     """
 
     rows: dict[int, dict[int, tuple[SampleRow, str, int | None]]] = field(default_factory=dict)
-    ended: dict[int, tuple[int, int]] = field(default_factory=dict)
-    dropped_of: dict[int, dict[str, int]] = field(default_factory=dict)
-    stats: dict[int, list[int]] = field(default_factory=dict)
-    names: dict[int, str] = field(default_factory=dict)
+    begun: dict[int, dict[str, Any]] = field(default_factory=dict)
+    ended: dict[int, dict[str, Any]] = field(default_factory=dict)
     removed: dict[int, str] = field(default_factory=dict)
     reduction: str | None = None
 
@@ -66,11 +62,9 @@ class EarlierRun:
                 run.rows.setdefault(file, {})[position] = (row, shard.entry.split, digest)
         for record in writer.records:
             if "begun" in record:
-                run.stats[record["begun"]] = record["stat"]
-                run.names[record["begun"]] = record["name"]
+                run.begun[record["begun"]] = record
             elif "ended" in record:
-                run.ended[record["ended"]] = (record["samples"], record["dropped"])
-                run.dropped_of[record["ended"]] = record["dropped_of"]
+                run.ended[record["ended"]] = record
             elif "removed" in record:
                 run.removed.update(record["removed"])
             else:
@@ -79,18 +73,19 @@ class EarlierRun:
 
     def is_finished(self, number: int) -> bool:
         """Return True if every sample of a file is in a finished shard."""
-        return number in self.ended and self.ended[number][0] == len(self.rows.get(number, ()))
+        ended = self.ended.get(number)
+        return ended is not None and ended["samples"] == len(self.rows.get(number, ()))
 
     def check_unchanged(self, number: int, path: Path) -> None:
         """Raise PackError if a file that samples were packed from has changed."""
         if number not in self.rows and number not in self.ended:
             return
-        if self.names[number] != path.name:
+        name, before = self.begun[number]["name"], self.begun[number]["stat"]
+        if name != path.name:
             raise PackError(
-                f"file {number + 1} of the run that is resumed was {self.names[number]}, now it is"
-                f" {path}; pass the same files in the same order"
+                f"file {number + 1} of the run that is resumed was {name}, now it is {path}; pass"
+                " the same files in the same order"
             )
-        before = self.stats[number]
         if before != stat_of(path):
             raise PackError(
                 f"{path} was changed since the run that is resumed (size and time {before}, now"
@@ -101,8 +96,8 @@ class EarlierRun:
         """Add a finished file to the counts without reading it."""
         for position, (row, split, digest) in sorted(self.rows.get(number, {}).items()):
             samples.add_finished(row, split, str(path), position, digest)
-        samples.dropped += self.ended[number][1]
-        samples.traces_of.update(self.dropped_of[number])
+        samples.dropped += self.ended[number]["dropped"]
+        samples.traces_of.update(self.ended[number]["dropped_of"])
 
 
 def add_finished_counts(samples: SampleBuilder, writer: DatasetWriter) -> None:
@@ -121,7 +116,7 @@ def check_removed_files(writer: DatasetWriter, removed: Collection[str] = ()) ->
     those in the journal, and ``removed``, since the journal may be damaged, too.
     """
     run = EarlierRun.of(writer)
-    finished = {name for number, name in run.names.items() if run.is_finished(number)}
+    finished = {file["name"] for number, file in run.begun.items() if run.is_finished(number)}
     lost = [name for number, name in run.removed.items() if not run.is_finished(number)]
     lost += sorted({*removed} - finished - {*lost})
     if lost:

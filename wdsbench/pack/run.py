@@ -62,12 +62,9 @@ def open_writer(
     """Return a writer for the data set in ``out``, which the caller closes.
 
     ``settings`` decide the bytes (``resume.settings_of``); without them there is no journal.
-    ``removed`` are names of files of the unfinished run that no longer exist.
-
-    Raises:
-        PackError: The folder cannot be used, or holds an unfinished run with other settings, or one
-            that lacks samples of removed files, or one that must not be removed.
-        ShardError: The data set to append to is damaged.
+    ``removed`` are names of files of the unfinished run that no longer exist. PackError: The folder
+    cannot be used, or holds an unfinished run with other settings, or one that lacks samples of
+    removed files, or one that must not be removed.
     """
     if not (resume or append):
         refuse_only_copy(out)
@@ -115,11 +112,6 @@ class PackRun:
     ) -> None:
         """Pack the next file. If all its samples are in finished shards, it need not exist and
         ``traces`` is not called.
-
-        Raises:
-            TraceError: A trace cannot be used.
-            ScoreError: A trace has no score.
-            PackError: The disk is full.
         """
         samples, writer, number = self._samples, self._writer, len(self._inputs)
         count, dropped = samples.samples, samples.dropped
@@ -149,9 +141,8 @@ class PackRun:
     def finish(self, labels: LabelsEntry, scores: Path | None) -> PackReport:
         """Write table and index and return what was written; if appending, the new part.
 
-        Raises:
-            ScoreError: The score file has rows of traces that were not added.
-            PackError: There is no sample, or the disk is full.
+        PackError: There is no sample. ScoreError: The score file has rows of traces that were not
+        added.
         """
         samples, base = self._samples, self._writer.base
         if not samples.samples:

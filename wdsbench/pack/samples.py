@@ -93,15 +93,11 @@ class SampleBuilder:
         file: int,
         finished: bool = False,
     ) -> None:
-        """Check one trace against those before and write it.
+        """Check one trace against those before and write it; TraceError if it is a duplicate, or
+        its split, shape or layers differ; ScoreError if its score is missing or ambiguous.
 
         ``file`` is the number of its file, for the journal. A trace in a ``finished`` shard is
         checked, but not written or counted.
-
-        Raises:
-            TraceError: The trace is a duplicate, its question has another split, or its shape or
-                layers differ.
-            ScoreError: Its score is missing or ambiguous.
         """
         trace = prepared.trace
         if prepared.dropped:

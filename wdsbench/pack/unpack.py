@@ -50,21 +50,14 @@ def unpack(
     split: str | None = None,
     progress: Progress = no_progress,
 ) -> UnpackReport:
-    """Write the traces of a data set as raw files ``out/<shard>.<format>``.
+    """Write the traces of a data set, or of one split, as raw files ``out/<shard>.<file_format>``.
 
     After an exception the files of this run are removed.
-
-    Args:
-        folder: The data set.
-        out: Created if necessary.
-        file_format: ``"npz"`` or ``"pkl"``.
-        split: ``"train"``, ``"val"`` or ``"test"``; None: all.
-        progress: Wraps the shards.
 
     Raises:
         ShardError: There is no data set, or it is damaged.
         PackError: A file exists already, or the disk is full.
-        ValueError: The format or split is unknown.
+        ValueError: The format (npz, pkl) or the split is unknown.
     """
     if file_format not in FORMATS:
         raise ValueError(f"format: {file_format!r} is not one of {', '.join(FORMATS)}")

@@ -22,8 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from wdsbench.errors import PackError, WdsbenchError
-from wdsbench.pack.memory import freed_memory_kept
-from wdsbench.pack.prepare import Prepared, Preparer
+from wdsbench.pack.prepare import Prepared, Preparer, freed_memory_kept
 from wdsbench.processes import (
     Channel,
     WorkerEndedError,
@@ -40,15 +39,10 @@ _BUFFER_BYTES = 1 << 18
 def prepared_files(
     files: Sequence[tuple[int, Path]], preparer: Preparer, workers: int
 ) -> Generator[tuple[int, Iterator[Prepared]], None, None]:
-    """Yield number and prepared traces of each file, in order.
+    """Yield number and prepared traces of each file, in order; with one worker, read here.
 
-    Consume the traces of one file before the next; closing the generator ends the processes. With
-    one worker the files are read in this process.
-
-    Raises:
-        TraceError: A file or trace cannot be used; raised by the inner iterators.
-        ScoreError: A trace has no score; raised by the inner iterators.
-        PackError: A worker was killed.
+    Consume the traces of one file before the next; closing the generator ends the processes. The
+    inner iterators raise TraceError and ScoreError of the files; PackError: a worker was killed.
     """
     workers = min(workers, len(files))
     if workers <= 1:

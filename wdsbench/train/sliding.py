@@ -6,8 +6,6 @@ trained on one token, so their scores at others are an illustration, not a measu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -16,36 +14,9 @@ from torch import Tensor, nn
 from wdsbench.detect.lstm import LSTMDetector
 from wdsbench.detect.probe import LogisticProbe
 from wdsbench.errors import DetectorError
+from wdsbench.records import TokenScores
 from wdsbench.train.fitted import FittedDetector, StoredTraces
 from wdsbench.train.metrics import sigmoid
-
-
-@dataclass(frozen=True)
-class TokenScores:
-    """Scores of one trace along its tokens.
-
-    Attributes:
-        positions: int64 ``[n]``: the tokens.
-        scores: float64 ``[n]``: probabilities of being hallucinated, as ``wdsbench predict`` writes
-            them under ``score``.
-        threshold: Scores at or above it are classified as hallucinated; None: none was chosen.
-        layers: int64 ``[m]``: layers the detector reads.
-        by_layer: float64 ``[m, n]``, or None. ``probe_logistic``: the probability at each layer;
-            ``lstm``: the contribution of each layer, which is the score minus the score with that
-            layer's state at the mean of the training samples.
-        signed: True if ``by_layer`` is a difference.
-    """
-
-    detector: str
-    positions: NDArray[np.int64]
-    scores: NDArray[np.float64]
-    threshold: float | None
-    trained_on: str
-    layers: NDArray[np.int64]
-    by_layer: NDArray[np.float64] | None
-    by_layer_title: str
-    signed: bool
-    remark: str
 
 
 def slide(
@@ -98,7 +69,6 @@ def slide(
         positions=positions,
         scores=scores,
         threshold=fitted.threshold,
-        trained_on=fitted.token,
         layers=layers,
         by_layer=by_layer,
         by_layer_title="contribution of the layer" if signed else "probability",

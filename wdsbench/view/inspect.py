@@ -25,16 +25,9 @@ RANGE_SAMPLES: Final = 16
 def inspect_dataset(
     index: DatasetIndex, source: str, *, range_samples: int = RANGE_SAMPLES, seed: int = 0
 ) -> dict[str, Any]:
-    """Return fields, sizes, ranges, lengths and classes of a data set.
+    """Return fields, sizes, ranges, lengths and classes of a data set; ShardError if it is damaged.
 
-    Args:
-        index: The data set.
-        source: Its name in the output.
-        range_samples: Random samples whose states are read for the ranges; 0: none.
-        seed: Chooses the samples.
-
-    Raises:
-        ShardError: A sample cannot be read.
+    Ranges are measured on ``range_samples`` random samples, which ``seed`` chooses.
     """
     columns, file = index.columns, index.file
     prompt = columns["prompt_length"].astype(np.int64)
@@ -79,11 +72,7 @@ def inspect_dataset(
 
 def inspect_sample(index: DatasetIndex, wanted: str) -> dict[str, Any]:
     """Return labels, tokens and members of the sample with this member key, or of the first trace
-    of the question with this id.
-
-    Raises:
-        ValueError: There is no such sample.
-        ShardError: It cannot be read.
+    of the question with this id; ValueError if there is none.
     """
     row = _row_of(index, wanted)
     sample, table = StoredSample(index, row), index.sample_row(row)

@@ -19,17 +19,15 @@ from wdsbench.traces.check import check_trace
 from wdsbench.traces.files import expand_patterns, kind_of
 from wdsbench.traces.read import raw_objects
 from wdsbench.traces.tensors import sequence_traces
-from wdsbench.view.raw import raw_traces, released
 from wdsbench.view.shapes import KeyShape, Ranges, described, numbered_layers, spread, token_rows
+from wdsbench.view.source import raw_traces, released
 
 
 def inspect_raw(
     patterns: Sequence[str | Path], *, progress: Progress = no_progress
 ) -> dict[str, Any]:
-    """Return keys, sizes, ranges, lengths and classes of raw trace files.
-
-    Raises:
-        TraceError: A pattern matches nothing, or a file that is not a trace file.
+    """Return keys, sizes, ranges, lengths and classes of raw trace files; TraceError if a pattern
+    matches nothing, or a file that is not a trace file.
     """
     paths = expand_patterns(patterns)
     totals = _RawTotals()
@@ -57,11 +55,8 @@ def inspect_raw(
 
 
 def inspect_raw_sample(patterns: Sequence[str | Path], wanted: str) -> dict[str, Any]:
-    """Return keys, tokens and ranges of the first trace of a question, even a bad one.
-
-    Raises:
-        ValueError: No file has such a trace.
-        TraceError: A file before it cannot be read.
+    """Return keys, tokens and ranges of the first trace of a question, even a bad one; ValueError
+    if there is none, TraceError if a file before it cannot be read.
     """
     for path in expand_patterns(patterns):
         for position, raw in enumerate(raw_traces(path)):

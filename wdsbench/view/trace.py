@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wdsbench.errors import WdsbenchError
-from wdsbench.records import EdgeLists, ReducedAttention
+from wdsbench.records import EdgeLists, ReducedAttention, TokenScores
 from wdsbench.shards.format.kinds import KINDS, SKETCH_VALUES
 
 PANELS = ("graph", "heatmap", "norms")
@@ -129,10 +128,8 @@ class ViewedTrace:
     def half(self, layer: int, head: int | None = None) -> NDArray[np.float32]:
         """Return the causal half of a head's map, or of the mean over heads (None).
 
-        A mean over the edges of single heads counts weights that are not kept as 0.
-
-        Raises:
-            WdsbenchError: It is not kept; the error names the pack option that keeps it.
+        A mean over the edges of single heads counts weights that are not kept as 0. If it is not
+        kept, the error names the pack option that keeps it.
         """
         if self.full is not None:
             half = self.full[layer] if head is None else self.full[layer, head]
@@ -165,11 +162,7 @@ class ViewedTrace:
         return square
 
     def edges(self, layer: int, head: int | None = None) -> EdgeLists:
-        """Return the edges to draw: those that packing keeps.
-
-        Raises:
-            WdsbenchError: As :meth:`half`.
-        """
+        """Return the edges to draw, those that packing keeps; errors as in :meth:`half`."""
         kept = self.kept
         if head is None and kept is not None and kept.edges is not None:
             return kept.edges.part(layer)
@@ -232,30 +225,7 @@ class Selection:
     panels: Sequence[str]
     layers: Sequence[int]
     head: int | None = None
-    scores: Scores | None = None
-
-
-class Scores(Protocol):
-    """Scores of one trace along its tokens; see ``wdsbench.train.sliding.TokenScores``."""
-
-    @property
-    def detector(self) -> str: ...
-    @property
-    def positions(self) -> NDArray[np.int64]: ...
-    @property
-    def scores(self) -> NDArray[np.float64]: ...
-    @property
-    def threshold(self) -> float | None: ...
-    @property
-    def layers(self) -> NDArray[np.int64]: ...
-    @property
-    def by_layer(self) -> NDArray[np.float64] | None: ...
-    @property
-    def by_layer_title(self) -> str: ...
-    @property
-    def signed(self) -> bool: ...
-    @property
-    def remark(self) -> str: ...
+    scores: TokenScores | None = None
 
 
 def shown_name(question_id: str, trace: int | None) -> str:

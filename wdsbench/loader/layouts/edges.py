@@ -16,7 +16,7 @@ from wdsbench.loader.layouts.layout import (
     starts_of,
     sum_of_largest,
 )
-from wdsbench.loader.tokens import require_kind
+from wdsbench.loader.plan import require_kind
 from wdsbench.shards.format.kinds import KINDS
 
 #: Bytes of an edge in a batch: two int64 indices and a float32 per channel.
