@@ -215,7 +215,8 @@ def _start(
                     process.start()
                 else:
                     shared = descriptors[number] if descriptors else ()
-                    command = [sys.executable, *_flags(), "-c", _PROGRAM, str(theirs.fileno())]
+                    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+                    command = [sys.executable, *flags, "-c", _PROGRAM, str(theirs.fileno())]
                     process = _Interpreter(
                         [*command, *(str(int(each)) for each in ignored)],
                         pass_fds=[theirs.fileno(), *shared],
@@ -251,11 +252,6 @@ def portable_error(error: Exception) -> Exception:
     except Exception:
         return WdsbenchError(f"{type(error).__name__}: {error}")
     return error
-
-
-def _flags() -> list[str]:
-    """Return the command-line flags of this interpreter (-W, -X, ...)."""
-    return subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined, no-any-return]
 
 
 def _serve(

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from wdsbench.errors import WdsbenchError
 from wdsbench.loader.arguments import OpenSplit
 from wdsbench.loader.batch_order import EpochOffset
-from wdsbench.loader.worker import Failed, Filled, Finished, WorkerTask, work
+from wdsbench.loader.worker import Failed, Filled, Finished, work
 from wdsbench.processes import WorkerEndedError, WorkerProcess, start_workers, stop_workers
 from wdsbench.slabs import Lease, SharedSlab
 from wdsbench.slabs.transfer import is_done, pin, recorded_events
@@ -53,21 +53,17 @@ class WorkerTeam:
         self._pid = os.getpid()
         here = this_consumer()
         layout = type(split.layout)(replace(split.layout.plan, threads=0))
-        tasks = [
-            WorkerTask(
-                replace(here, worker=worker, workers=workers),
-                replace(split, layout=layout),
-                size,
-                tuple(slab.descriptor for slab in slabs),
-            )
-            for worker, slabs in enumerate(self._slabs)
-        ]
+        share = replace(split, layout=layout)
+        files = [tuple(slab.descriptor for slab in slabs) for slabs in self._slabs]
         try:
             self._workers = start_workers(
                 work,
-                [(task,) for task in tasks],
+                [
+                    (replace(here, worker=worker, workers=workers), share, size, each)
+                    for worker, each in enumerate(files)
+                ],
                 fork=multiprocessing.get_context().get_start_method() == "fork",
-                descriptors=[task.slabs for task in tasks],
+                descriptors=files,
             )
         except WorkerEndedError as error:
             raise WdsbenchError(f"a worker process {error} while it started") from error

@@ -11,7 +11,6 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -65,31 +64,31 @@ class Failed(NamedTuple):
     text: str
 
 
-@dataclass(frozen=True)
-class WorkerTask:
-    """The settings of a worker process; ``slabs`` are file descriptors."""
+def work(
+    channel: Channel,
+    consumer: Consumer,
+    split: OpenSplit,
+    slab_bytes: int,
+    descriptors: tuple[int, ...],
+) -> None:
+    """Serve requests until the training process ends the worker, or is gone.
 
-    consumer: Consumer
-    split: OpenSplit
-    slab_bytes: int
-    slabs: tuple[int, ...]
-
-
-def work(channel: Channel, task: WorkerTask) -> None:
-    """Serve requests until the training process ends the worker, or is gone."""
-    set_consumer(task.consumer)
-    _Worker(channel, task).serve()
+    ``descriptors`` are the open files of the worker's slabs.
+    """
+    set_consumer(consumer)
+    slabs = [SharedSlab(slab_bytes, descriptor) for descriptor in descriptors]
+    _Worker(channel, split, slabs).serve()
 
 
 class _Worker:
-    def __init__(self, channel: Channel, task: WorkerTask) -> None:
+    def __init__(self, channel: Channel, split: OpenSplit, slabs: list[SharedSlab]) -> None:
         self._channel = channel
-        self._order = task.split.order
-        self._slabs = [SharedSlab(task.slab_bytes, descriptor) for descriptor in task.slabs]
-        files = task.split.open_files()
-        self._ahead = task.split.read_ahead(files)
-        self._decoder = BatchDecoder(task.split.layout, files)
-        self._free = deque(range(len(self._slabs)))
+        self._order = split.order
+        self._slabs = slabs
+        files = split.open_files()
+        self._ahead = split.read_ahead(files)
+        self._decoder = BatchDecoder(split.layout, files)
+        self._free = deque(range(len(slabs)))
         self._request = -1
         self._lists: Iterator[list[int]] | None = None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wdsbench.errors import TraceError
@@ -33,26 +32,12 @@ if TYPE_CHECKING:  # worker processes do not load the index
     from wdsbench.shards.format.index import FieldEntry
 
 
-@dataclass(frozen=True)
-class StoredAttention:
-    """The kinds of stored attention of one trace.
-
-    Attributes:
-        kinds: Their names.
-        heads: H if every trace must have the same number, else 0.
-        from_graphs: True if the source held edges instead of maps.
-    """
-
-    kinds: tuple[str, ...] = ()
-    heads: int = 0
-    from_graphs: bool = False
-
-
 def stored_attention(
     trace: Trace, options: PackOptions
-) -> tuple[dict[str, Pieces], StoredAttention]:
-    """Return the members to store, by name, and their kinds; TraceError if a weight is not a
-    probability, or extraction reduced the maps with other options.
+) -> tuple[dict[str, Pieces], tuple[str, ...], int]:
+    """Return the members to store, by name, their kinds, and H if all traces must have the same
+    number of heads, else 0; TraceError if a weight is not a probability, or extraction reduced the
+    maps with other options.
     """
     reduced = _reduced(trace, options)
     members: dict[str, Pieces] = {}
@@ -61,11 +46,7 @@ def stored_attention(
         members.update(made)
         kinds.append(kind)
     by_head = reduced is not None and set(options.attention) - {"edges"}
-    return members, StoredAttention(
-        kinds=tuple(kinds),
-        heads=reduced.num_heads if reduced is not None and by_head else 0,
-        from_graphs=bool(members) and trace.graphs is not None,
-    )
+    return members, tuple(kinds), reduced.num_heads if reduced is not None and by_head else 0
 
 
 def attention_fields(

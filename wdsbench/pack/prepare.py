@@ -17,7 +17,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from wdsbench.errors import PackError, TraceError
-from wdsbench.pack.attention import StoredAttention, stored_attention
+from wdsbench.pack.attention import stored_attention
 from wdsbench.pack.labels import Labeller
 from wdsbench.pack.options import PackOptions
 from wdsbench.pack.reduce import Reduction
@@ -51,8 +51,10 @@ class Prepared:
         shape: (L, D) of its states, before any reduction.
         state_tokens: Tokens with states, the last of ``tokens``.
         digest: XXH3-64 of the input states if the trace has no number; else None.
-        totals: Totals over the states.
         members: Content by member name, except ``meta.json``.
+        attention: Kinds of stored attention.
+        heads: H if every trace must have the same number, else 0.
+        from_graphs: The attention comes from edges in the source instead of maps.
         dropped: It is left out because it has no score; then the rest is empty.
         needs_number: Score and label depend on its number, which is not known yet.
     """
@@ -66,7 +68,9 @@ class Prepared:
     digest: int | None = None
     totals: LayerTotals = field(default_factory=lambda: LayerTotals.zeros(0))
     members: dict[str, Pieces] = field(default_factory=dict)
-    attention: StoredAttention = field(default_factory=StoredAttention)
+    attention: tuple[str, ...] = ()
+    heads: int = 0
+    from_graphs: bool = False
     dropped: bool = False
     needs_number: bool = False
 
@@ -119,10 +123,16 @@ class Preparer:
         members: dict[str, Pieces] = {HIDDEN: npy_pieces(states.values)}
         if states.scale is not None:
             members[HIDDEN_SCALE] = npy_pieces(states.scale)
-        made, attention = stored_attention(trace, self.options)
-        members.update(made)
-        totals = LayerTotals.of(states)
-        return replace(prepared, digest=digest, totals=totals, members=members, attention=attention)
+        made, attention, heads = stored_attention(trace, self.options)
+        return replace(
+            prepared,
+            digest=digest,
+            totals=LayerTotals.of(states),
+            members={**members, **made},
+            attention=attention,
+            heads=heads,
+            from_graphs=bool(attention) and trace.graphs is not None,
+        )
 
 
 def other_shape(shape: tuple[int, ...], before: tuple[int, ...]) -> str:

@@ -31,8 +31,6 @@ class SampleBuilder:
     """Adds prepared traces to a writer as samples and counts them.
 
     Attributes:
-        labeller: Labels traces whose number is known only here.
-        reduction: Applied to states, for the index.
         shape: (L, D) of the states; None before the first trace.
         layers: Layers of the model that traces hold, as in the first trace; None: all.
         heads: H of every trace where it matters; 0 before the first.
@@ -42,7 +40,6 @@ class SampleBuilder:
         seen: Place of each (question, trace number).
         contents: File and place of each (question, digest of states) without a number.
         stored: Key of each (question, XXH3 of hidden.npy) of the data set that is appended to.
-        split_of: Split of each question.
         dropped_of: Dropped traces of the current file, by question.
         numbered: Samples whose number was assigned here.
     """
@@ -123,7 +120,7 @@ class SampleBuilder:
                 f" {layers_in_words(self.layers)}; extract them with the same --layers, or pack"
                 " each choice into its own data set",
             )
-        self._check_heads(trace, prepared.attention.heads)
+        self._check_heads(trace, prepared.heads)
         self.samples += 1
         self.numbered += prepared.digest is not None
         if finished:
@@ -134,9 +131,9 @@ class SampleBuilder:
                 layers=prepared.totals,
                 samples=1,
                 unlabelled=prepared.label is None,
-                attention=Counter(prepared.attention.kinds),
-                with_attention=bool(prepared.attention.kinds),
-                graphs=prepared.attention.from_graphs,
+                attention=Counter(prepared.attention),
+                with_attention=bool(prepared.attention),
+                graphs=prepared.from_graphs,
                 remarks=Counter(trace.remarks),
             )
         )
