@@ -77,10 +77,7 @@ class PackError(WdsbenchError):
 class ShardError(PlacedError):
     """A shard or an index is damaged, truncated, or differs from the index.
 
-    Attributes:
-        shard: The shard's path.
-        member: The member's name inside the shard.
-        offset_bytes: Place in the file, in bytes from its start.
+    ``member`` is a name inside the shard, ``offset_bytes`` a place in the file, from its start.
     """
 
     _: KW_ONLY

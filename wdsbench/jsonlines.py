@@ -24,11 +24,7 @@ class JsonLinesWriter:
     """Appends records to a file that it locks; may be used by several threads; a context."""
 
     def __init__(self, path: Path) -> None:
-        """Open or create the file and lock it until `close`.
-
-        Raises:
-            BlockingIOError: Another process has it locked.
-        """
+        """Open or create the file and lock it until `close`; BlockingIOError if it is locked."""
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)

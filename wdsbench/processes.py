@@ -45,12 +45,10 @@ class WorkerEndedError(Exception):
 
     def __init__(self, exit_code: int | None) -> None:
         self.exit_code = exit_code
-        killed = exit_code is not None and exit_code < 0
-        super().__init__(
-            f"was killed by signal {-(exit_code or 0)}"
-            if killed
-            else f"ended with code {exit_code}"
-        )
+        if exit_code is not None and exit_code < 0:
+            super().__init__(f"was killed by signal {-exit_code}")
+        else:
+            super().__init__(f"ended with code {exit_code}")
 
 
 class ParentGoneError(Exception):
@@ -154,6 +152,18 @@ class _Interpreter(subprocess.Popen[bytes]):
         return code
 
 
+def _interpreter(
+    pipe: int, descriptors: Sequence[int], ignored: Sequence[signal.Signals]
+) -> _Interpreter:
+    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    command = [sys.executable, *flags, "-c", _PROGRAM, str(pipe)]
+    return _Interpreter(
+        [*command, *(str(int(each)) for each in ignored)],
+        pass_fds=[pipe, *descriptors],
+        stdin=subprocess.DEVNULL,
+    )
+
+
 def start_workers(
     target: Callable[..., None],
     arguments: Sequence[tuple[Any, ...]],
@@ -173,63 +183,39 @@ def start_workers(
     ignored = [signal.SIGINT]
     if callable(signal.getsignal(signal.SIGTERM)):
         ignored.append(signal.SIGTERM)
-    workers = _start(target, arguments, fork, name, descriptors, ignored)
-    if fork:
-        return workers
-    try:
-        for worker, values in zip(workers, arguments, strict=True):
-            worker.send(sys.path)
-            worker.send((target, values))
-    except BaseException:
-        stop_workers(workers, kill=True)
-        raise
-    return workers
-
-
-def _start(
-    target: Callable[..., None],
-    arguments: Sequence[tuple[Any, ...]],
-    fork: bool,
-    name: str,
-    descriptors: Sequence[Sequence[int]] | None,
-    ignored: list[signal.Signals],
-) -> list[WorkerProcess]:
     workers: list[WorkerProcess] = []
-    # Blocked until the worker ignores them: until then it has this process's handlers.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ignored)
     try:
-        for number, values in enumerate(arguments):
-            ours, theirs = multiprocessing.Pipe()
-            process: Any
-            try:
-                if fork:
-                    # Copies of the parent's ends would hide its death from the workers, so the
-                    # worker closes them.
-                    copies = [ours, *(worker.pipe for worker in workers)]
-                    process = multiprocessing.get_context("fork").Process(
-                        target=_serve,
-                        args=(theirs, ignored, copies, (target, values)),
-                        daemon=True,
-                        name=f"{name}-{number}",
-                    )
-                    process.start()
-                else:
-                    shared = descriptors[number] if descriptors else ()
-                    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-                    command = [sys.executable, *flags, "-c", _PROGRAM, str(theirs.fileno())]
-                    process = _Interpreter(
-                        [*command, *(str(int(each)) for each in ignored)],
-                        pass_fds=[theirs.fileno(), *shared],
-                        stdin=subprocess.DEVNULL,
-                    )
-            finally:
-                theirs.close()
-            workers.append(WorkerProcess(process, ours))
+        # Blocked until the worker ignores them: until then it has this process's handlers.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, ignored)
+        try:
+            for number, values in enumerate(arguments):
+                ours, theirs = multiprocessing.Pipe()
+                with theirs:
+                    process: Any
+                    if fork:
+                        # Copies of the parent's ends would hide its death from the workers, so the
+                        # worker closes them.
+                        copies = [ours, *(worker.pipe for worker in workers)]
+                        process = multiprocessing.get_context("fork").Process(
+                            target=_serve,
+                            args=(theirs, ignored, copies, (target, values)),
+                            daemon=True,
+                            name=f"{name}-{number}",
+                        )
+                        process.start()
+                    else:
+                        shared = descriptors[number] if descriptors else ()
+                        process = _interpreter(theirs.fileno(), shared, ignored)
+                workers.append(WorkerProcess(process, ours))
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if not fork:
+            for worker, values in zip(workers, arguments, strict=True):
+                worker.send(sys.path)
+                worker.send((target, values))
     except BaseException:
         stop_workers(workers, kill=True)
         raise
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return workers
 
 

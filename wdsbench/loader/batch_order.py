@@ -73,14 +73,14 @@ class BatchOrder:
     seed: int
 
     def row_lists(
-        self, epoch: int, ahead: _core.ReadAhead | None = None, start: EpochOffset | None = None
+        self, epoch: int, ahead: _core.ReadAhead | None, start: EpochOffset
     ) -> Iterator[list[int]]:
-        """Yield the rows of every batch that this process reads in an epoch.
+        """Yield the rows of every batch that this process reads in an epoch after ``start``.
 
-        With a ``start`` the order before it is replayed, which reads no shard.
+        The order before it is replayed, which reads no shard.
         """
         here = this_consumer()
-        if start is None or start == EpochOffset(0, here.workers):
+        if start == EpochOffset(0, here.workers):
             return self._batches(self.samples(epoch, ahead), here)
         if start.workers == here.workers:
             done, _ = turns_after(self.steps(here.workers), start.batches)
@@ -112,9 +112,8 @@ class BatchOrder:
         """Return the number of batches of each of a rank's readers; the same for every rank."""
         return [self._steps(reader) for reader in self._readers(workers)]
 
-    def count_samples(self, workers: int, start: EpochOffset | None = None) -> int:
+    def count_samples(self, start: EpochOffset) -> int:
         """Return the number of samples that this rank yields in an epoch after ``start``."""
-        start = start or EpochOffset(0, workers)
         sizes = [self._sizes(reader) for reader in self._readers(start.workers)]
         done, _ = turns_after([len(found) for found in sizes], start.batches)
         return sum(sum(found[skip:]) for found, skip in zip(sizes, done, strict=True))

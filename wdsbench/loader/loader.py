@@ -215,7 +215,7 @@ class TraceLoader:
         self._at = None
         if copies is not None:
             stats.copy_seconds = copies.copy_seconds
-        expected = self._order.count_samples(self._readers, start)
+        expected = self._order.count_samples(start)
         if stats.samples != expected:
             raise ShardError(
                 f"epoch {stats.epoch} yielded {stats.samples} samples, the index has {expected}",

@@ -102,15 +102,13 @@ def as_integer(value: object) -> int | None:
 def select_tokens(
     index: DatasetIndex, rows: NDArray[np.int64], tokens: Tokens, argument: str | None = None
 ) -> TokenRanges:
-    """Return the requested token range of every row of the index.
+    """Return the requested token range of every row of the index; ValueError if ``tokens`` is not
+    valid.
 
     States are those of the last t of T tokens: the state of token i is row i - (T - t).
-    Errors name ``argument`` if it requests the tokens instead of ``tokens``.
-
-    Raises:
-        ValueError: ``tokens`` is not valid.
-        DecodeError: One of ``rows`` does not have the tokens: its prompt length is unknown, or only
-            the states of the answer or of the last token are stored.
+    DecodeError: one of ``rows`` does not have the tokens, because its prompt length is unknown or
+    only the states of the answer or of the last token are stored. The error names ``argument`` if
+    it requests the tokens instead of ``tokens``.
     """
     stored = index.columns["state_tokens"].astype(np.int64)
     total = index.columns["tokens"].astype(np.int64)

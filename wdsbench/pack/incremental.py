@@ -67,10 +67,9 @@ class IncrementalPacker:
                 or another process is writing there.
         """
         options = options or PackOptions()
-        expected = {"reduce": None, "split_by": "question"}
-        for name in expected:
+        for name, expected in (("reduce", None), ("split_by", "question")):
             value = getattr(options, name)
-            if value != expected[name]:
+            if value != expected:
                 raise ValueError(
                     f"{name} is {value!r}, which needs all files at once; extract first, then pack"
                 )
@@ -114,12 +113,12 @@ class IncrementalPacker:
         self._open.close()
 
     def add_file(self, path: Path, scores: Path | None = None) -> None:
-        """Pack the next raw file. After an exception the packer can only be closed.
+        """Pack the next file. After an exception the packer can only be closed.
 
         Args:
             path: It need not exist if an earlier run has packed it.
-            scores: CSV with the scores of its traces; None: labels come from the files. The same
-                choice for all files.
+            scores: CSV with the scores of its traces, for all files or none; None: labels come from
+                the files.
 
         Raises:
             TraceError: The file or a trace cannot be used.
@@ -150,12 +149,10 @@ class IncrementalPacker:
         self._unfinished[number] = path
 
     def finished_files(self) -> list[Path]:
-        """Return the existing files that may be removed now, each once.
+        """Return the existing files that may be removed now, each once; PackError if the disk is
+        full.
 
         The folder records that it holds the only copy and that such a file may be missing.
-
-        Raises:
-            PackError: The disk is full.
         """
         pending = {note[0] for note in self._writer.pending_notes()}
         finished = {n: path for n, path in self._unfinished.items() if n not in pending}

@@ -8,6 +8,7 @@ could give a trace the score of another and is an error.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,7 +25,6 @@ if TYPE_CHECKING:  # worker processes do not load the index
     from wdsbench.pack.prepare import Prepared
     from wdsbench.shards.format.index import LabelsEntry
 
-_CHUNK_BYTES: Final = 1 << 20
 _SHOWN_NUMBERS: Final = 8
 _REMEDY: Final = "give the traces a trace_number, or score the files that are packed, all again"
 
@@ -158,11 +158,8 @@ def _file_hash(path: Path) -> str | None:
     """Return the XXH3-64 of a file; None for a pipe, which has been read already."""
     if not path.is_file():
         return None
-    digest = xxhash.xxh3_64()
     try:
         with path.open("rb") as file:
-            while chunk := file.read(_CHUNK_BYTES):
-                digest.update(chunk)
+            return hashlib.file_digest(file, xxhash.xxh3_64).hexdigest()
     except OSError as error:
         raise ScoreError(f"{path}: cannot read scores: {error.strerror}") from error
-    return digest.hexdigest()

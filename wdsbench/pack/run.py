@@ -120,6 +120,7 @@ class PackRun:
         else:
             writer.add_record({"begun": number, "name": path.name, "stat": stat_of(path)})
             finished = self.earlier.rows.get(number, {})
+            samples.dropped_of.clear()
             for trace in traces():
                 samples.add(
                     trace,
@@ -133,7 +134,7 @@ class PackRun:
                     "ended": number,
                     "samples": samples.samples - count,
                     "dropped": samples.dropped - dropped,
-                    "dropped_of": samples.reset_dropped(),
+                    "dropped_of": dict(samples.dropped_of),
                 }
             )
         self._inputs.append(PackedFile(file=path.name, samples=samples.samples - count))

@@ -155,11 +155,6 @@ class SampleBuilder:
         meta = meta_member(trace, number, name)
         writer.add(split, row, {**prepared.members, META: meta}, note)
 
-    def reset_dropped(self) -> dict[str, int]:
-        """Return the dropped traces of the current file, by question, and reset the count."""
-        dropped, self.dropped_of = self.dropped_of, Counter()
-        return dict(dropped)
-
     def add_finished(
         self, row: SampleRow, split: str, path: str, position: int, digest: int | None
     ) -> None:

@@ -31,9 +31,7 @@ def inspect_raw(
     """
     paths = expand_patterns(patterns)
     totals = _RawTotals()
-    files = []
-    for path in progress(paths, len(paths), "inspecting"):
-        files.append(_inspect_file(path, totals))
+    files = [_inspect_file(path, totals) for path in progress(paths, len(paths), "inspecting")]
     return {
         "kind": "raw",
         "source": ", ".join(map(str, patterns)),

@@ -120,9 +120,7 @@ def released(traces: list[Any]) -> Iterator[Any]:
 def _of_raw(trace: Trace, path: Path) -> ViewedTrace:
     stem = re.sub(r"[^A-Za-z0-9_-]", "_", path.name.partition(".")[0])
     full = None if trace.attentions is None else causal_half(as_maps(trace.attentions))
-    kept = trace.reduced
-    if kept is None and trace.graphs is not None:
-        kept = ReducedAttention(len(trace.hidden), 0, edges=trace.graphs)
+    kept = trace.reduced or ReducedAttention(len(trace.hidden), 0, edges=trace.graphs)
     return ViewedTrace(
         name=shown_name(trace.question_id, trace.trace_number),
         source=f"{path.name}, trace {trace.position}",
@@ -143,7 +141,7 @@ def _of_raw(trace: Trace, path: Path) -> ViewedTrace:
 def _with_edges(trace: ViewedTrace) -> ViewedTrace:
     """Return the trace with edges and sketch of its maps, if it has only maps."""
     kept, full = trace.kept, trace.full
-    missing = [kind for kind in ("edges", "sketch") if getattr(kept, kind, None) is None]
+    missing = [kind for kind in ("edges", "sketch") if getattr(kept, kind) is None]
     if full is None or not missing:
         return trace
     rules = AttentionRules(tuple(missing))
@@ -161,8 +159,6 @@ def _with_edges(trace: ViewedTrace) -> ViewedTrace:
         except MapError as error:
             raise trace.error(str(error)) from error
     made = join_layers(parts)
-    if kept is None:
-        return replace(trace, kept=made)
     both = replace(
         kept,
         edges=kept.edges or made.edges,

@@ -42,8 +42,8 @@ class ViewedTrace:
             answer's or the last token's were saved.
         label: 1 hallucinated, 0 right, None unknown.
         score: The score from which the label was made, or None.
+        kept: Edges, heads and sketch, each or None.
         full: float16 ``[L, H, T (T + 1) / 2]``: whole maps, or None.
-        kept: Edges, heads and sketch, each or all None.
         model_layers: Numbers of the L layers in the model, which name them; None: all.
     """
 
@@ -56,10 +56,10 @@ class ViewedTrace:
     prompt_length: int | None
     answer: str
     hidden: NDArray[np.float32]
+    kept: ReducedAttention
     label: float | None = None
     score: float | None = None
     full: NDArray[np.float16] | None = None
-    kept: ReducedAttention | None = None
     model_layers: tuple[int, ...] | None = None
 
     @property
@@ -87,19 +87,18 @@ class ViewedTrace:
         """H if single heads can be drawn, else 0."""
         if self.full is not None:
             return int(self.full.shape[1])
-        return 0 if self.kept is None or self.kept.heads is None else self.kept.num_heads
+        return 0 if self.kept.heads is None else self.kept.num_heads
 
     @property
     def sketch(self) -> NDArray[np.float16] | None:
         """float16 ``[L, H, T, 4]``; or None."""
-        return None if self.kept is None else self.kept.sketch
+        return self.kept.sketch
 
     @property
     def has_attention(self) -> bool:
         """True if any weight between two tokens is kept."""
-        kept = self.kept
-        some = kept is not None and (kept.edges is not None or kept.heads is not None)
-        return self.full is not None or some
+        stored = self.full, self.kept.edges, self.kept.heads
+        return any(kind is not None for kind in stored)
 
     @property
     def described(self) -> str:
@@ -136,7 +135,7 @@ class ViewedTrace:
             wide: NDArray[np.float32] = half.astype(np.float32)
             return wide.mean(axis=0) if head is None else wide
         kept = self.kept
-        if kept is None or not self.has_attention:
+        if not self.has_attention:
             raise self.error(f"no attention is kept; {self.remedy('full')}")
         if head is not None:
             if kept.heads is None:
@@ -163,9 +162,8 @@ class ViewedTrace:
 
     def edges(self, layer: int, head: int | None = None) -> EdgeLists:
         """Return the edges to draw, those that packing keeps; errors as in :meth:`half`."""
-        kept = self.kept
-        if head is None and kept is not None and kept.edges is not None:
-            return kept.edges.part(layer)
+        if head is None and self.kept.edges is not None:
+            return self.kept.edges.part(layer)
         weight = self.half(layer, head)
         target, source = np.tril_indices(self.num_tokens)
         wanted = (source < target) & (weight >= (HEAD_EDGE if self.full is not None else 0))
@@ -176,9 +174,9 @@ class ViewedTrace:
     def edge_rule(self, head: int | None = None) -> str:
         """Return a description of the edges of :meth:`edges`."""
         kept = self.kept
-        if head is None and kept is not None and kept.edges is not None:
+        if head is None and kept.edges is not None:
             return f"edges {kept.edge_rule}" if kept.edge_rule else "stored edges"
-        least = HEAD_EDGE if kept is None or self.full is not None else kept.head_threshold
+        least = HEAD_EDGE if self.full is not None else kept.head_threshold
         return f"weights from {least:g}" if least is not None else "stored edges"
 
     def remedy(self, kind: str) -> str:
