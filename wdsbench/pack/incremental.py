@@ -53,7 +53,6 @@ class IncrementalPacker:
         """Open a new data set or an unfinished one.
 
         Args:
-            out: Folder of the data set; created if necessary.
             options: Without ``reduce`` and ``split_by="file"``, which need all files at once.
             source: Further settings that the files depend on, as JSON; a run is resumed only with
                 equal ones.

@@ -47,13 +47,11 @@ def pack(
         patterns: Paths or glob patterns of raw files.
         out: Folder of the data set; created if necessary.
         scores: CSV of scores; None: labels come from the raw files.
-        options: See :class:`PackOptions`.
         workers: Processes that read files; 1: this process. The bytes are the same.
         append: Add the files to the data set in ``out``, packed with the same options. Its shards
             are not changed; it is the old data set until the new index is in place.
         resume: Continue an interrupted run with the same arguments; the bytes are those of an
             uninterrupted run. After an error, too, finished shards are kept.
-        progress: Wraps the files.
 
     Returns:
         What was written; with ``append``, the new part.

@@ -66,7 +66,9 @@ def relabel(
 
     def rows_of(index: DatasetIndex) -> RowLabels:
         nonlocal changed, unused
-        samples = _samples(index)
+        questions = index.question_ids(np.arange(len(index)))
+        numbers = index.columns.get("trace", np.zeros(len(index), np.uint32))
+        samples = list(zip(questions, numbers.tolist(), strict=True))
         _check_numbers(scores, known, index, samples)
         found = [known.of(*sample) for sample in samples]
         _check_missing(scores, known, samples, found, missing_score)
@@ -95,13 +97,6 @@ def relabel(
             if entry.samples and not (entry.hallucinated and entry.right)
         ),
     )
-
-
-def _samples(index: DatasetIndex) -> list[tuple[str, int]]:
-    """Return (question id, trace number) of every sample, in the order of the table."""
-    questions = index.question_ids(np.arange(len(index)))
-    numbers = index.columns.get("trace", np.zeros(len(index), np.uint32))
-    return list(zip(questions, numbers.tolist(), strict=True))
 
 
 def _check_numbers(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -53,18 +54,16 @@ class Ranges:
     """The ranges of the layers of several traces."""
 
     def __init__(self) -> None:
-        self._layers: list[LayerRange] = []
+        self._layers: defaultdict[int, LayerRange] = defaultdict(LayerRange)
 
     def add(self, layers: Iterable[NDArray[Any]]) -> None:
         """Add the states of one trace."""
         for number, values in enumerate(layers):
-            if number == len(self._layers):
-                self._layers.append(LayerRange())
             self._layers[number].add(values)
 
     def as_json(self) -> list[dict[str, Any]]:
         """Return one row per layer."""
-        return [{"layer": n, **layer.as_json()} for n, layer in enumerate(self._layers)]
+        return [{"layer": n, **layer.as_json()} for n, layer in self._layers.items()]
 
 
 @dataclass
