@@ -45,6 +45,8 @@ def check(part: Part, cases: list[str], ratios: set[str], settings: Settings, fo
     assert plot_parts(folder / "parts.png", [part]).read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.trials
+@pytest.mark.skipif(not FULL, reason="part of make test-faults")
 def test_equal_samples(data: Path, shape: Shape, settings: Settings, tmp_path: Path) -> None:
     assert data.parent == settings.data
     part = stream_part(shape, dataclasses.replace(settings, more_readers=True))

@@ -14,6 +14,7 @@ import webdataset
 from builders import LAYERS, Packed, make_dataset
 from loaded import wanted
 from torch.utils.data import DataLoader, IterableDataset
+from trials import FULL_ONLY
 
 from wdsbench import DecodeError, TraceDataset, TraceLoader
 
@@ -165,7 +166,8 @@ def pad(samples: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("method", "tokens"), [("fork", "all"), ("fork", "answer"), ("spawn", "all")]
+    ("method", "tokens"),
+    [("fork", "all"), ("fork", "answer"), pytest.param("spawn", "all", marks=FULL_ONLY)],
 )
 def test_custom_collate(packed: Packed, method: str, tokens: str) -> None:
     dataset = TraceDataset(packed.folder, split=None, tokens=tokens)

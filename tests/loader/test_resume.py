@@ -18,6 +18,7 @@ import pytest
 from builders import Packed, make_dataset
 from loaded import check_states
 from scripts import run_file
+from trials import FULL_ONLY
 
 from wdsbench import Batch, TraceLoader
 from wdsbench.loader.batch_order import batch_sizes, turns_after
@@ -136,7 +137,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=FULL_ONLY), 2])
 def test_in_a_new_process(packed: Packed, tmp_path: Path, workers: int) -> None:
     loader = load(packed, workers)
     loader.set_epoch(1)

@@ -142,7 +142,9 @@ def main():
 """
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", pytest.param("forkserver", marks=FULL_ONLY)])
+@pytest.mark.parametrize(
+    "method", ["fork", *(pytest.param(name, marks=FULL_ONLY) for name in ("spawn", "forkserver"))]
+)
 def test_start_methods(packed: Packed, tmp_path: Path, method: str) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT + "\nif __name__ == '__main__':\n    main()\n")
@@ -214,7 +216,7 @@ def test_a_killed_trainer_leaves_no_worker(packed: Packed, tmp_path: Path, mode:
         assert until(lambda: not any(map(is_alive, workers)), 10)
 
 
-@pytest.mark.parametrize("mode", ["fast", "held"])
+@pytest.mark.parametrize("mode", ["fast", pytest.param("held", marks=FULL_ONLY)])
 def test_ctrl_c(packed: Packed, tmp_path: Path, mode: str) -> None:
     with endless(packed, tmp_path, mode) as (process, workers):
         time.sleep(0.05)

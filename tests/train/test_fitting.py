@@ -12,10 +12,13 @@ from scripts import run_ranks
 from torch import Tensor
 from train.planted import Sample, store
 from train.test_state import QUICK, SAMPLES, run, stopped
+from trials import FULL_ONLY
 
 from wdsbench.train.checkpoint import load_detector
 from wdsbench.train.fitting import FitContext
 from wdsbench.train.run import train
+
+pytestmark = pytest.mark.usefixtures("no_plots")
 
 NAMES = ("gnn", "gvae")
 
@@ -83,7 +86,7 @@ def test_traces_without_an_edge_are_trained_on_all_the_same(tmp_path: Path) -> N
         assert [part.item() for part in saved_scale(tmp_path, name)] == [0.0, 1.0]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["gnn", pytest.param("gvae", marks=FULL_ONLY)])
 def test_a_resumed_fit_has_the_scale_it_began_with(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,8 +1,8 @@
 """Training that is killed, stopped or spread over processes, through the command line on a packed
 data set: a resumed run has the same numbers, and all processes end together.
 
-`pair` is trained by ``torchrun`` and one signal is sent to ``python -m wdsbench``; all other
-commands are forked (see `forks`).
+Commands are forked (see `forks`); `make test-faults` also uses ``torchrun`` and sends a signal to
+``python -m wdsbench``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import torch
 from builders import Packed, make_dataset
 from forks import Forked, start_command
 from scripts import rank_environments
-from trials import trials
+from trials import FULL, FULL_ONLY, trials
 
 from wdsbench.pack import PackOptions
 from wdsbench.train.checkpoint import CARD_NAME
@@ -112,13 +112,20 @@ def whole(packed: Packed, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pair(packed: Packed, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a run of two ranks."""
     out = tmp_path_factory.mktemp("pair") / "run"
-    free_port = ("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--max-restarts=0")
-    torchrun = ("torch.distributed.run", "--nproc-per-node=2", *free_port, "-m")
-    run_process(command(packed, out, *TOGETHER), *torchrun)
+    run_ranks(packed, out, 2)
     return out
 
 
-def stands_at(out: Path) -> tuple[int, int]:
+@pytest.mark.trials
+@pytest.mark.skipif(not FULL, reason="part of make test-faults")
+def test_torchrun(packed: Packed, pair: Path, tmp_path: Path) -> None:
+    free_port = ("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--max-restarts=0")
+    torchrun = ("torch.distributed.run", "--nproc-per-node=2", *free_port, "-m")
+    run_process(command(packed, tmp_path / "run", *TOGETHER), *torchrun)
+    assert_same(tmp_path / "run", pair)
+
+
+def saved_progress(out: Path) -> tuple[int, int]:
     """Return (epoch, step) of the saved state; (0, 0) where there is none."""
     try:
         progress = json.loads((out / "state" / "lstm" / "state.json").read_text())["progress"]
@@ -135,16 +142,16 @@ def test_killed_at_random_moments(packed: Packed, whole: Path, tmp_path: Path) -
     steps = json.loads((whole / "metrics.jsonl").read_text().splitlines()[-1])["step"]
     out = tmp_path / "run"
     for _ in range(trials(3, 7)):
-        before = stands_at(out)
+        before = saved_progress(out)
         process = start_command(command(packed, out, *RESUMED))
         # Somewhere behind the place it stands at, and not at the very end.
         wanted = before[1] + generator.randint(1, max(1, steps // 6))
-        while process.poll() is None and stands_at(out)[1] < wanted:
+        while process.poll() is None and saved_progress(out)[1] < wanted:
             time.sleep(0.002)
         time.sleep(generator.random() * 0.02)
         process.kill()
         process.communicate(timeout=60)
-        places.add(stands_at(out))
+        places.add(saved_progress(out))
         if (out / "results.json").exists():
             break
     assert len(places) > trials(1, 3)
@@ -158,13 +165,13 @@ def test_workers_may_change(packed: Packed, whole: Path, tmp_path: Path) -> None
     out = tmp_path / "run"
     for workers in ("2", "0", "1")[: trials(1, 3)]:
         process = start_command(command(packed, out, *RESUMED, "--num-workers", workers))
-        wanted = stands_at(out)[1] + 7
-        while process.poll() is None and stands_at(out)[1] < wanted:
+        wanted = saved_progress(out)[1] + 7
+        while process.poll() is None and saved_progress(out)[1] < wanted:
             time.sleep(0.002)
         process.kill()
         process.communicate(timeout=60)
     run(command(packed, out, *RESUMED))
-    assert stands_at(out) == (0, 0)
+    assert saved_progress(out) == (0, 0)
     # An epoch that was dealt to two workers has another order, and as many steps.
     assert steps_of(out) == steps_of(whole)
 
@@ -175,14 +182,19 @@ def steps_of(out: Path) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("number", "start"), [(signal.SIGINT, start_process), (signal.SIGTERM, start_command)]
+    ("number", "start"),
+    [
+        (signal.SIGINT, start_command),
+        pytest.param(signal.SIGINT, start_process, marks=FULL_ONLY),
+        (signal.SIGTERM, start_command),
+    ],
 )
 def test_a_signal_saves_first(
     packed: Packed, whole: Path, tmp_path: Path, number: signal.Signals, start: Callable[..., Any]
 ) -> None:
     out = tmp_path / "run"
     process = start(command(packed, out))  # the state is saved after epochs alone
-    while process.poll() is None and stands_at(out)[0] < 1:
+    while process.poll() is None and saved_progress(out)[0] < 1:
         time.sleep(0.002)
     process.send_signal(number)
     _, err = process.communicate(timeout=60)
@@ -212,7 +224,7 @@ def test_resume_begins_where_there_is_nothing_and_ends_where_all_is_done(
 def test_other_settings_are_refused(packed: Packed, tmp_path: Path) -> None:
     out = tmp_path / "run"
     process = start_command(command(packed, out, *RESUMED))
-    while process.poll() is None and stands_at(out)[1] < 5:
+    while process.poll() is None and saved_progress(out)[1] < 5:
         time.sleep(0.002)
     process.kill()
     process.communicate(timeout=60)
@@ -254,7 +266,7 @@ def test_a_killed_rank_ends_the_others_and_the_run_goes_on(
 ) -> None:
     out = tmp_path / "run"
     processes = start_ranks(packed, out, 2)
-    while stands_at(out)[1] < 8 and all(process.poll() is None for process in processes):
+    while saved_progress(out)[1] < 8 and all(process.poll() is None for process in processes):
         time.sleep(0.005)
     processes[1].kill()
     _, err = processes[0].communicate(timeout=90)

@@ -13,6 +13,8 @@ from wdsbench.train.config import TrainConfig
 from wdsbench.train.log import EpochRecord, MetricsLog
 from wdsbench.train.run import train
 
+pytestmark = pytest.mark.usefixtures("no_plots")
+
 QUICK = TrainConfig(epochs=3, batch_size=32, hidden=4, resamples=50)
 SAMPLES = make_samples(200, signal=1.0, seed=1)
 RECORD = EpochRecord(0, 0.5, 0.75, 1.0, 100.0, best=True, step=4, learning_rate=1e-3)

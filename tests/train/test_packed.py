@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from builders import HEADS, LAYERS, Packed, make_dataset
+from trials import FULL_ONLY
 
 from wdsbench import TraceLoader
 from wdsbench.detect.registry import detector_spec
@@ -17,6 +18,8 @@ from wdsbench.pack import PackOptions
 from wdsbench.train.checkpoint import load_detector
 from wdsbench.train.config import TrainConfig
 from wdsbench.train.run import train
+
+pytestmark = pytest.mark.usefixtures("no_plots")
 
 QUICK = TrainConfig(epochs=1, batch_size=16, hidden=6, resamples=200, threads=1)
 CHARMS = ("charm", "charm_no_edges", "charm_shuffled_edges")
@@ -40,7 +43,7 @@ def opened(packed: Packed, split: str, name: str, layers: list[int] | None) -> T
     )
 
 
-@pytest.mark.parametrize("layers", [None, (0, 2)])
+@pytest.mark.parametrize("layers", [pytest.param(None, marks=FULL_ONLY), (0, 2)])
 def test_graph_detectors_train_on_packed_traces(
     packed: Packed, layers: tuple[int, ...] | None, tmp_path: Path
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 from matplotlib.image import imread
 from numpy.typing import NDArray
 from sklearn.metrics import auc, roc_auc_score
+from trials import FULL_ONLY
 
 from wdsbench.train import plots
 from wdsbench.train.plots import (
@@ -102,7 +103,7 @@ def test_thirteen_lines_look_like_thirteen() -> None:
     assert len({(look["color"], str(look["linestyle"])) for look in looks}) == 13
 
 
-@pytest.mark.parametrize("count", [1, 2, 5, 13])
+@pytest.mark.parametrize("count", [1, 5, pytest.param(13, marks=FULL_ONLY)])
 def test_reliability(count: int, tmp_path: Path) -> None:
     path = plot_reliability(tmp_path / "r.png", [make_curve(name) for name in NAMES[:count]])
     assert min(size(path)) >= 600

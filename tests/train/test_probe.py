@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from builders import FEATURES, HEADS, LAYERS, make_raw, write_pickle, write_scores
-from trials import trials
+from trials import FULL_ONLY, trials
 
 from wdsbench import TraceLoader
 from wdsbench.detect.registry import LoaderNeeds, detector_spec
@@ -45,7 +45,7 @@ def few_turns() -> Iterator[None]:
     """Train the hidden layer for a few turns; the signals are strong."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(solvers, "SCREEN_TURNS", trials(2, solvers.SCREEN_TURNS))
-        patch.setattr(solvers, "MLP_TURNS", trials(8, solvers.MLP_TURNS))
+        patch.setattr(solvers, "MLP_TURNS", trials(16, solvers.MLP_TURNS))
         yield
 
 
@@ -187,7 +187,7 @@ def alone(shards: Path) -> Alone:
     return fitted
 
 
-@pytest.mark.parametrize("name", ["probe_logistic", "probe_mlp"])
+@pytest.mark.parametrize("name", ["probe_logistic", pytest.param("probe_mlp", marks=FULL_ONLY)])
 def test_memory_decides_how_often_is_read_and_nothing_else(
     shards: Path, alone: Alone, name: str
 ) -> None:

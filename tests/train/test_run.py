@@ -24,6 +24,8 @@ from wdsbench.train.output import result_files
 from wdsbench.train.results import Results, load_results
 from wdsbench.train.run import train
 
+pytestmark = pytest.mark.usefixtures("no_plots")
+
 QUICK = TrainConfig(epochs=3, batch_size=32, hidden=8, resamples=1000, learning_rate=5e-3)
 ALL = ("length", "logprob_mean", "logprob_min", "probe_logistic", "lstm", "gnn")
 SAMPLES = make_samples(400, signal=1.5, seed=1, logprob_signal=0.3)

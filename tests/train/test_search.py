@@ -20,6 +20,8 @@ from wdsbench.train import search as search_module
 from wdsbench.train.search import search_and_train
 from wdsbench.train.trials import SearchResult
 
+pytestmark = pytest.mark.usefixtures("no_plots")
+
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[SearchResult, Path]:

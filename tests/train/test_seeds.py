@@ -24,6 +24,8 @@ from wdsbench.train.means import seed_folder
 from wdsbench.train.results import DetectorResult, Results, load_results
 from wdsbench.train.seeds import train_seeds
 
+pytestmark = pytest.mark.usefixtures("no_plots")
+
 CONFIG = TrainConfig(seed=3, resamples=200)
 COUNT = 120
 LABELS = (np.arange(COUNT) % 3 == 0).astype(float)

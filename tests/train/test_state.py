@@ -24,6 +24,8 @@ from wdsbench.train.run import train
 from wdsbench.train.state import STATE_NAME, load_state, remove_state, save_state
 from wdsbench.train.stop import StopRequest
 
+pytestmark = pytest.mark.usefixtures("no_plots")
+
 T = TypeVar("T")
 
 QUICK = TrainConfig(epochs=4, batch_size=32, hidden=4, resamples=20, patience=4)

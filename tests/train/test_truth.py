@@ -40,7 +40,7 @@ from wdsbench.train.run import train
 pytestmark = [pytest.mark.slow, pytest.mark.trials, pytest.mark.timeout(900)]
 
 SEEDS = tuple(range(trials(1, 5)))
-TRACES = trials(1000, 2000)
+TRACES = trials(640, 2000)
 #: The standard error of a mean is inversely proportional to the root of the number of traces.
 MARGIN = 0.03 * (5 * 2000 / (len(SEEDS) * TRACES)) ** 0.5
 
@@ -48,7 +48,7 @@ MARGIN = 0.03 * (5 * 2000 / (len(SEEDS) * TRACES)) ** 0.5
 CONFIG = TrainConfig(
     epochs=12,
     patience=6,
-    batch_size=trials(64, 128),  # as many steps in both forms
+    batch_size=trials(40, 128),  # as many steps in both forms
     learning_rate=5e-3,
     hidden=16,
     dropout=0.1,

@@ -129,7 +129,7 @@ def forever():
         relabel("zeros.csv")
 pid = child(forever)
 try:
-    end = time.monotonic() + 5
+    end = time.monotonic() + float(sys.argv[2])
     seen = [look() for _ in iter(lambda: time.monotonic() < end, False)]
 finally:
     os.kill(pid, signal.SIGKILL)
@@ -360,5 +360,6 @@ def test_killed_at_random(copy: Path) -> None:
     run_code(HELPERS + AT_RANDOM, copy, 7, trials(30, 150))
 
 
+@pytest.mark.trials
 def test_opened_while_labels_change(copy: Path) -> None:
-    run_code(HELPERS + WHILE_OPENING, copy)
+    run_code(HELPERS + WHILE_OPENING, copy, trials(2, 10))
