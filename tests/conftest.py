@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 
 import pytest
@@ -28,9 +27,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not torch.cuda.is_available():
         for item in marked:
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
-
-
-def pytest_collection_finish() -> None:
-    """Exclude everything imported so far from garbage collections: it lives until the end."""
-    gc.collect()
-    gc.freeze()

@@ -7,13 +7,14 @@ import re
 from pathlib import Path
 
 import pytest
-from trials import FULL
+from trials import FULL, trials
 
 from wdsbench.demo import DemoOptions
 from wdsbench.demo.run import MODEL, QUESTIONS, run_demo
 from wdsbench.detect.registry import DETECTOR_NAMES
 from wdsbench.errors import DetectorError, PackError
 from wdsbench.llm.questions import read_questions
+from wdsbench.train import solvers
 
 #: Enough for both classes in every split; the metrics are meaningless at this size.
 QUESTIONS_ASKED = 120
@@ -33,7 +34,10 @@ def test_model_size_and_number_of_questions() -> None:
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("demo") / "first"
-    run_demo(small_demo(out))
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("SCREEN_TURNS", "MLP_TURNS"):
+            patch.setattr(solvers, name, trials(1, getattr(solvers, name)))
+        run_demo(small_demo(out))
     return out
 
 

@@ -106,7 +106,7 @@ def test_lack_of_memory_at_the_start_of_workers(
     assert sum(len(batch) for batch in loader) == 60
 
 
-# A task larger than a pipe holds (TokenRanges of 6,000 rows), and no main guard.
+# A task larger than a pipe holds (TokenRanges of 4,500 rows), and no main guard.
 SCRIPT = """
 import multiprocessing, sys
 from wdsbench import TraceLoader
@@ -118,7 +118,7 @@ for batch in TraceLoader(sys.argv[1], split=None, num_workers=1, batch_size=500)
 
 @pytest.mark.parametrize("method", ["spawn", pytest.param("forkserver", marks=FULL_ONLY)])
 def test_without_a_main_guard_and_many_samples(tmp_path: Path, method: str) -> None:
-    packed = make_dataset(tmp_path, traces=6000, layers=1, features=1, tokens=2, shard_mb=100)
+    packed = make_dataset(tmp_path, traces=4500, layers=1, features=1, tokens=2, shard_mb=100)
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     done = run_file(script, packed.folder, method)

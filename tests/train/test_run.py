@@ -325,7 +325,10 @@ def test_device_beyond_the_last_gpu_is_refused(
         run(SAMPLES, ("length",), tmp_path, replace(QUICK, device="cuda:2"))
 
 
-def test_a_run_removes_what_an_earlier_one_left_and_nothing_else(tmp_path: Path) -> None:
+def test_a_run_removes_what_an_earlier_one_left_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()  # this run draws its figure
     run(SAMPLES, ("length", "probe_logistic", "lstm"), tmp_path, replace(QUICK, epochs=1))
     others = [tmp_path / "notes.txt", tmp_path / "checkpoints" / "mine" / "detector.json"]
     others.append(tmp_path / "checkpoints" / "lstm" / "notes.txt")
