@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import time
@@ -48,7 +49,8 @@ def test_nonsense_is_only_a_hint(tmp_path: Path) -> None:
 
 def test_reading_ahead_ends_in_any_order(tmp_path: Path) -> None:
     paths = make_shards(tmp_path, 4)
-    before_threads, before_files = threads_here(), open_files()
+    before_files = open_files()  # collects garbage of other tests, which may own threads
+    before_threads = threads_here()
     for order in itertools.permutations(range(3)):
         files = open_paths(paths, limit=1)
         items: list[Any] = [files, _core.ReadAhead(files), _core.ReadAhead(files)]
@@ -63,6 +65,7 @@ def test_reading_ahead_ends_in_any_order(tmp_path: Path) -> None:
 
 
 def test_without_requests_there_is_no_thread(tmp_path: Path) -> None:
+    gc.collect()
     before = threads_here()
     ahead = _core.ReadAhead(open_paths(make_shards(tmp_path)))
     ahead.clear()
