@@ -173,7 +173,10 @@ def _stages(
         return f"{report.samples} samples, {report.bytes_written / 1e6:.0f} MB of shards"
 
     def do_train() -> str:
-        job = jobs.TrainJob(shards=shards, detectors=("all",), out=run, seed=options.seed)
+        # No detector improves on these questions after three epochs without a better one.
+        job = jobs.TrainJob(
+            shards=shards, detectors=("all",), out=run, seed=options.seed, patience=3
+        )
         results = jobs.train(job, progress=progress)
         write_whole(top, (run / RESULTS_NAME).read_bytes())
         return f"{len(results.detectors)} detectors"
