@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import TypeVar
 
 import pytest
 
@@ -10,11 +11,21 @@ import pytest
 FULL = os.environ.get("WDSBENCH_FULL_TRIALS") == "1"
 
 
-#: Marks of a case that runs in `make test-faults` alone; another case of it runs in `make test`.
+#: Marks of a parameter that runs in `make test-faults` alone; another one runs in `make test`.
 FULL_ONLY = (
     pytest.mark.trials,
     pytest.mark.skipif(not FULL, reason="part of make test-faults"),
 )
+
+
+Test = TypeVar("Test")
+
+
+def full_only(test: Test) -> Test:
+    """Decorate a test that runs in `make test-faults` alone."""
+    for mark in FULL_ONLY:
+        test = mark(test)
+    return test
 
 
 def trials(quick: int, full: int) -> int:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from rich.console import Console
 from torch_geometric.data import Batch
-from trials import FULL
+from trials import full_only
 
 from wdsbench.bench.edges import MapShape, edges_part
 from wdsbench.bench.gnn import gnn_part, over_cut_layers, over_layers, over_union
@@ -52,8 +52,7 @@ def check(part: Part, cases: list[str], ratios: set[str], settings: Settings, fo
     assert plot_parts(folder / "parts.png", [part]).read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.trials
-@pytest.mark.skipif(not FULL, reason="part of make test-faults")
+@full_only
 def test_batches(
     graph_data: Path, graph_shape: GraphShape, settings: Settings, tmp_path: Path
 ) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from rich.console import Console
-from trials import FULL
+from trials import full_only
 
 from wdsbench.bench import memory
 from wdsbench.bench.cold import cold_part
@@ -45,8 +45,7 @@ def check(part: Part, cases: list[str], ratios: set[str], settings: Settings, fo
     assert plot_parts(folder / "parts.png", [part]).read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.trials
-@pytest.mark.skipif(not FULL, reason="part of make test-faults")
+@full_only
 def test_equal_samples(data: Path, shape: Shape, settings: Settings, tmp_path: Path) -> None:
     assert data.parent == settings.data
     part = stream_part(shape, dataclasses.replace(settings, more_readers=True))
@@ -128,8 +127,7 @@ def test_files_that_stay_in_memory_are_said_aloud(
     assert note.startswith("NOT COLD: 100.00%")
 
 
-@pytest.mark.trials
-@pytest.mark.skipif(not FULL, reason="part of make test-faults")
+@full_only
 def test_memory(settings: Settings, tmp_path: Path) -> None:
     small = TraceShape("holes", 40, 2, 64, 4, 50, 50)
     part = memory_part(dataclasses.replace(settings, scale=0.5), small)

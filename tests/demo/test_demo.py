@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from trials import FULL, trials
+from trials import full_only, trials
 
 from wdsbench.demo import DemoOptions
 from wdsbench.demo.run import MODEL, QUESTIONS, run_demo
@@ -74,8 +74,7 @@ def test_other_settings_restart(tmp_path: Path) -> None:
         assert re.fullmatch(rf"extract: {questions} answers, \d+ tokens, \d+\.\d s", line)
 
 
-@pytest.mark.trials
-@pytest.mark.skipif(not FULL, reason="part of make test-faults")
+@full_only
 def test_equal_seeds_give_equal_results(demo: Path, tmp_path: Path) -> None:
     again = run_demo(small_demo(tmp_path)).results.as_json()["detectors"]
     first = json.loads((demo / "results.json").read_text())["detectors"]

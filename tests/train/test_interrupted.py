@@ -24,7 +24,7 @@ import torch
 from builders import Packed, make_dataset
 from forks import Forked, start_command
 from scripts import rank_environments
-from trials import FULL, FULL_ONLY, trials
+from trials import FULL_ONLY, full_only, trials
 
 from wdsbench.pack import PackOptions
 from wdsbench.train.checkpoint import CARD_NAME
@@ -116,8 +116,7 @@ def pair(packed: Packed, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-@pytest.mark.trials
-@pytest.mark.skipif(not FULL, reason="part of make test-faults")
+@full_only
 def test_torchrun(packed: Packed, pair: Path, tmp_path: Path) -> None:
     free_port = ("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--max-restarts=0")
     torchrun = ("torch.distributed.run", "--nproc-per-node=2", *free_port, "-m")

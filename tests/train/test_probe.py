@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from builders import FEATURES, HEADS, LAYERS, make_raw, write_pickle, write_scores
-from trials import FULL, FULL_ONLY, trials
+from trials import FULL_ONLY, full_only, trials
 
 from wdsbench import TraceLoader
 from wdsbench.detect.registry import LoaderNeeds, detector_spec
@@ -232,8 +232,7 @@ def test_states_of_answers_alone_do(tmp_path: Path, token: str) -> None:
     assert test_auroc(found["cut"], tmp_path / "cut" / "shards") > 0.9
 
 
-@pytest.mark.trials
-@pytest.mark.skipif(not FULL, reason="part of make test-faults")
+@full_only
 def test_another_seed_is_another_result(shards: Path, alone: Alone) -> None:
     """That the same seed is the same result, the fits with less memory have shown."""
     spec = detector_spec("probe_mlp")

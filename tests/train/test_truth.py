@@ -28,7 +28,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from train.truth import KNOWN, ORACLES, Truth, auroc_error, make_truth, write_labels
-from trials import FULL, trials
+from trials import FULL, full_only, trials
 
 from wdsbench.detect.registry import DETECTOR_NAMES
 from wdsbench.pack.relabel import relabel
@@ -200,7 +200,7 @@ def test_detector_reaches_the_known_figure(name: str, signal: str, runs: Runs) -
         assert known - MARGIN <= high
 
 
-@pytest.mark.skipif(not FULL, reason="part of make test-faults")
+@full_only
 @pytest.mark.parametrize(("name", "signal", "why"), BLIND)
 def test_what_a_detector_cannot_see_it_does_not_find(
     name: str, signal: str, why: str, runs: Runs
@@ -213,7 +213,7 @@ def test_nothing_is_found_where_nothing_is(name: str, runs: Runs) -> None:
     assert_chance(runs.of(name, "nothing"), "there is no signal")
 
 
-@pytest.mark.skipif(not FULL, reason="part of make test-faults")
+@full_only
 @pytest.mark.parametrize("name", DETECTOR_NAMES)
 def test_permuted_labels_destroy_what_was_found(name: str, runs: Runs) -> None:
     signal = SEES[name][0]

@@ -62,7 +62,7 @@ def view(job: ViewJob) -> Drawing:
     """Draw one trace: attention graph and map, norms of the states, a detector's scores.
 
     Raises:
-        ValueError: There is no such trace, layer or head.
+        ValueError: The trace, layer or head does not exist.
         WdsbenchError: The data cannot be read, or has nothing that the panels need.
     """
     from wdsbench.view.source import open_trace

@@ -41,7 +41,7 @@ def open_trace(
     key (data sets only), or by its question id, for the first of that question.
 
     Raises:
-        ValueError: There is no such trace, or it is named in several ways.
+        ValueError: The trace does not exist, or is named in several ways.
         ShardError, TraceError: Nothing can be read there.
     """
     wanted = {"trace": trace, "sample": sample, "question": question}
