@@ -13,6 +13,9 @@ SOURCES := $(shell find csrc -name '*.hpp' -o -name '*.cpp')
 demo: $(INSTALLED)
 	$(BIN)/wdsbench demo
 
+# Tests start many interpreters; each would compile the sources again.
+unexport PYTHONDONTWRITEBYTECODE
+
 ## All tests, files in JOBS processes; files with slow tests come first.
 JOBS ?= 2
 PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
