@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from builders import make_raw, write_pickle, write_scores
+from forks import start_code
+from trials import FULL_ONLY
 
 from wdsbench import TraceLoader
 from wdsbench.errors import PackError, TraceError
@@ -67,7 +67,7 @@ def rows_of(folder: Path) -> dict[str, tuple[Any, ...]]:
     return {key: (*values, loaded[key]) for key, values in found.items()}
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=FULL_ONLY), 2])
 def test_the_same_samples_as_packed_together(
     packed: Path, tmp_path: Path, scores: Path, workers: int
 ) -> None:
@@ -218,9 +218,8 @@ def test_nothing_to_append_to(tmp_path: Path, scores: Path) -> None:
 
 def killed_append(tmp_path: Path, where: str) -> None:
     code = f"""
-import os, sys
+import os
 from pathlib import Path
-sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 import wdsbench.shards.write.writer as writer
 from wdsbench.pack import PackOptions, pack
 if {where!r} == "before the index":
@@ -232,7 +231,9 @@ root = Path({str(tmp_path)!r})
 pack([str(root / "b030.pkl")], root / "out", scores=root / "s.csv", append=True,
      options=PackOptions(**{OPTIONS!r}))
 """
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 9
+    process = start_code(code)
+    process.communicate(timeout=60)
+    assert process.returncode == 9
 
 
 def test_a_kill_leaves_the_old_data_set(packed: Path, tmp_path: Path, scores: Path) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from builders import make_raw, write_pickle
 from scripts import run_code
+from trials import full_only
 
 from wdsbench.cli.main import main
 
@@ -57,6 +58,7 @@ print(own, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 """
 
 
+@full_only
 def test_memory_is_bounded_by_the_files_under_way(tmp_path: Path) -> None:
     """Six files of 24 MB: one process holds about one of them, and a worker too."""
     for number in range(6):

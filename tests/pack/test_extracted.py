@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from builders import make_raw, write_pickle, write_scores
 from llm.tiny import MODELS, extract, make_questions, make_tokenizer
+from trials import FULL_ONLY, trials
 
 from wdsbench.cli.main import main
 from wdsbench.errors import TraceError
@@ -19,6 +20,8 @@ from wdsbench.traces.attention import AttentionRules, reduce_maps
 from wdsbench.traces.reduced import reduced_to_raw
 
 REDUCED = ("edges", "heads", "sketch")
+#: Rules of edges and thresholds of heads.
+TOP, THRESHOLD = ("top:0.35", 0.05), ("threshold:0.15", 0.3)
 
 
 def members_of(folder: Path) -> dict[str, bytes]:
@@ -33,12 +36,21 @@ def members_of(folder: Path) -> dict[str, bytes]:
     return found
 
 
-@pytest.mark.parametrize("kind", MODELS)
-@pytest.mark.parametrize("rules", [("top:0.35", 0.05), ("threshold:0.15", 0.3)])
+@pytest.mark.parametrize(
+    ("kind", "rules"),
+    [
+        ("gpt2", TOP),
+        ("llama", THRESHOLD),
+        pytest.param("gpt2", THRESHOLD, marks=FULL_ONLY),
+        pytest.param("llama", TOP, marks=FULL_ONLY),
+    ],
+)
+@pytest.mark.trials
 def test_the_same_bytes_as_from_the_maps(
     kind: str, rules: tuple[str, float], tmp_path: Path
 ) -> None:
-    questions = make_questions(25)
+    count = trials(12, 25)
+    questions = make_questions(count)
     scores = write_scores(tmp_path / "s.csv", {q.question_id: 1.0 for q in questions})
     rule, threshold = rules
     sizes = []
@@ -49,7 +61,7 @@ def test_the_same_bytes_as_from_the_maps(
             questions,
             tmp_path / name / "traces",
             batch_size=4,
-            max_new_tokens=8,
+            max_new_tokens=trials(5, 8),
             attention=kept,
             edge_rule=rule,
             head_threshold=threshold,
@@ -61,7 +73,7 @@ def test_the_same_bytes_as_from_the_maps(
             scores=scores,
             options=PackOptions(attention=REDUCED, edge_rule=rule, head_threshold=threshold),
         )
-        assert (report.samples, report.without_attention) == (25, 0)
+        assert (report.samples, report.without_attention) == (count, 0)
         sizes.append(path.stat().st_size)
     maps, reduced = (members_of(tmp_path / name / "shards") for name in ("maps", "reduced"))
     assert list(maps) == list(reduced)

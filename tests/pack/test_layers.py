@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from builders import make_raw, write_pickle
 from shards.damage import Sample, rewritten
+from trials import FULL_ONLY
 
 from wdsbench.errors import ShardError, TraceError
 from wdsbench.pack import PackOptions, pack
@@ -56,8 +57,17 @@ def metas(folder: Path) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("layers", [CHOSEN, tuple(CHOSEN), np.array(CHOSEN)], ids=type)
+@pytest.mark.parametrize(
+    ("layers", "workers"),
+    [
+        pytest.param(CHOSEN, 1, id="list-1"),
+        pytest.param(CHOSEN, 2, id="list-2", marks=FULL_ONLY),
+        pytest.param(tuple(CHOSEN), 1, id="tuple-1"),
+        pytest.param(tuple(CHOSEN), 2, id="tuple-2", marks=FULL_ONLY),
+        pytest.param(np.array(CHOSEN), 1, id="ndarray-1"),
+        pytest.param(np.array(CHOSEN), 2, id="ndarray-2"),
+    ],
+)
 def test_index_and_samples_name_them(tmp_path: Path, layers: Any, workers: int) -> None:
     out = pack_files(tmp_path, make_raws(0, 12, layers), make_raws(12, 12, layers), workers=workers)
     index = DatasetIndex.open(out)
@@ -84,19 +94,37 @@ def test_all_layers_are_not_named(tmp_path: Path) -> None:
             np.testing.assert_array_equal(column, other.columns[name])
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+#: (layers of the traces before, layers of the last trace, words of the error)
+DISAGREE = [
+    (CHOSEN, [0, 5, 31], "holds layers 0, 5, 31, the traces before layers 0, 4, 31; extract"),
+    (CHOSEN, None, "holds all layers, the traces before layers 0, 4, 31; extract them"),
+    (None, CHOSEN, "holds layers 0, 4, 31, the traces before all layers; extract them"),
+]
+
+
 @pytest.mark.parametrize("apart", [True, False])
+@pytest.mark.parametrize(("first", "second", "words"), DISAGREE)
+def test_traces_must_agree(
+    tmp_path: Path, first: Any, second: Any, words: str, apart: bool
+) -> None:
+    disagree(tmp_path, first, second, words, apart=apart, workers=1)
+
+
+@pytest.mark.parametrize("apart", [True, pytest.param(False, marks=FULL_ONLY)])
 @pytest.mark.parametrize(
     ("first", "second", "words"),
-    [
-        (CHOSEN, [0, 5, 31], "holds layers 0, 5, 31, the traces before layers 0, 4, 31; extract"),
-        (CHOSEN, None, "holds all layers, the traces before layers 0, 4, 31; extract them"),
-        (None, CHOSEN, "holds layers 0, 4, 31, the traces before all layers; extract them"),
-    ],
+    [DISAGREE[0], *(pytest.param(*row, marks=FULL_ONLY) for row in DISAGREE[1:])],
 )
-def test_traces_must_agree(
-    tmp_path: Path, first: Any, second: Any, words: str, apart: bool, workers: int
+def test_traces_of_two_workers_must_agree(
+    tmp_path: Path, first: Any, second: Any, words: str, apart: bool
 ) -> None:
+    disagree(tmp_path, first, second, words, apart=apart, workers=2)
+
+
+def disagree(
+    tmp_path: Path, first: Any, second: Any, words: str, *, apart: bool, workers: int
+) -> None:
+    """Assert that packing refuses the last trace, in a file of its own if ``apart``."""
     one, other = make_raws(0, 6, first), make_raws(6, 1, second)
     files = [one, other] if apart else [one + other]
     with pytest.raises(TraceError) as caught:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import pickle
+import shutil
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ import numpy as np
 import pytest
 import xxhash
 from builders import LAYERS, Packed, make_dataset, make_raw, write_pickle, write_scores
+from trials import FULL_ONLY
 
 from wdsbench import TraceLoader
 from wdsbench.errors import ScoreError
@@ -20,9 +24,16 @@ from wdsbench.shards.format.index import LabelsEntry
 from wdsbench.shards.read.index import DatasetIndex
 
 
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Packed:
+    return make_dataset(tmp_path_factory.mktemp("original"))
+
+
 @pytest.fixture
-def packed(tmp_path: Path) -> Packed:
-    return make_dataset(tmp_path)
+def packed(original: Packed, tmp_path: Path) -> Packed:
+    """Return a copy of the data set, with its raw and score files beside it."""
+    shutil.copytree(original.folder.parent, tmp_path, dirs_exist_ok=True)
+    return replace(original, folder=tmp_path / original.folder.name)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -292,7 +303,11 @@ def test_a_reader_goes_on_with_the_labels_it_opened(
         each.close()
 
 
-def test_spawned_workers_of_a_data_set_have_its_labels(packed: Packed, tmp_path: Path) -> None:
+@pytest.mark.parametrize("spawned", [False, pytest.param(True, marks=FULL_ONLY)])
+def test_spawned_workers_of_a_data_set_have_its_labels(
+    spawned: bool, packed: Packed, tmp_path: Path
+) -> None:
+    """What a spawned worker has is a data set that was pickled."""
     from torch.utils.data import DataLoader
 
     from wdsbench import TraceDataset
@@ -300,6 +315,9 @@ def test_spawned_workers_of_a_data_set_have_its_labels(packed: Packed, tmp_path:
     dataset = TraceDataset(packed.folder, None, fields=())
     new = write_scores(tmp_path / "new.csv", {q: 1.0 - s for q, s in packed.scores.items()})
     relabel(packed.folder, new)
-    batches = DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context="spawn")
+    batches = pickle.loads(pickle.dumps(dataset))
+    if spawned:
+        workers: dict[str, Any] = {"num_workers": 1, "multiprocessing_context": "spawn"}
+        batches = DataLoader(dataset, batch_size=None, **workers)
     seen = {sample["question_id"]: sample["label"].item() for sample in batches}
     assert seen == {question: float(score < 0.5) for question, score in packed.scores.items()}

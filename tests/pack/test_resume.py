@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import sys
 import time
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 from builders import make_raw, write_pickle, write_scores
 from forks import Forked, start_code
+from trials import FULL_ONLY, trials
 
 from wdsbench.errors import PackError, ScoreError
 from wdsbench.pack import PackOptions, pack
@@ -28,7 +30,10 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def make_inputs(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with raw files in ``t``, their scores, and what they pack to in ``whole``."""
+    folder = tmp_path_factory.mktemp("source")
     scores = {}
     for number in range(FILES):
         # Several traces of a question, in several files; some questions without a score.
@@ -36,9 +41,18 @@ def make_inputs(tmp_path: Path) -> Path:
             make_raw(f"q{(number * TRACES + i) % 50}", seed=number * TRACES + i)
             for i in range(TRACES)
         ]
-        write_pickle(tmp_path / "t" / f"b{number}.pkl", raws)
+        write_pickle(folder / "t" / f"b{number}.pkl", raws)
         scores |= {raw["question_id"]: i % 10 / 10 for i, raw in enumerate(raws) if i % 5}
-    return write_scores(tmp_path / "s.csv", scores)
+    write_scores(folder / "s.csv", scores)
+    pack_all(folder, "whole")
+    return folder
+
+
+@pytest.fixture
+def inputs(source: Path, tmp_path: Path) -> Path:
+    """Return a copy of the folder."""
+    shutil.copytree(source, tmp_path, dirs_exist_ok=True)
+    return tmp_path
 
 
 def pack_all(tmp_path: Path, out: str, **changes: Any) -> Any:
@@ -87,29 +101,39 @@ def killed(tmp_path: Path, out: str, shards: int, **options: Any) -> None:
     process.communicate(timeout=60)
 
 
-@pytest.mark.parametrize("options", [{}, {"reduce": "pca:3"}, {"split_by": "file"}])
-@pytest.mark.parametrize("workers", [1, 2])
-def test_killed_again_and_again(options: dict[str, Any], workers: int, tmp_path: Path) -> None:
-    make_inputs(tmp_path)
+@pytest.mark.trials
+@pytest.mark.parametrize(
+    ("options", "workers"),
+    [
+        ({}, 1),
+        ({"reduce": "pca:3"}, 2),
+        pytest.param({"split_by": "file"}, 1, marks=FULL_ONLY),
+        pytest.param({}, 2, marks=FULL_ONLY),
+        pytest.param({"reduce": "pca:3"}, 1, marks=FULL_ONLY),
+        pytest.param({"split_by": "file"}, 2, marks=FULL_ONLY),
+    ],
+)
+def test_killed_again_and_again(options: dict[str, Any], workers: int, inputs: Path) -> None:
     if options.get("split_by") == "file":  # a question is in one file only
         for number in range(FILES):
             raws = [make_raw(f"f{number}-{i}", seed=number * TRACES + i) for i in range(TRACES)]
-            write_pickle(tmp_path / "t" / f"b{number}.pkl", raws)
-        write_scores(tmp_path / "s.csv", {f"f{n}-{i}": 1.0 for n in range(FILES) for i in range(9)})
-    whole = pack_all(tmp_path, "whole", **options)
-    for shards in (1, 3, 2):
-        killed(tmp_path, "out", shards, **options)
-    finished = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "out").glob("*.tar")}
+            write_pickle(inputs / "t" / f"b{number}.pkl", raws)
+        write_scores(inputs / "s.csv", {f"f{n}-{i}": 1.0 for n in range(FILES) for i in range(9)})
+    shutil.rmtree(inputs / "whole")
+    whole = pack_all(inputs, "whole", **options)
+    for shards in (1, 3, 2)[: trials(2, 3)]:
+        killed(inputs, "out", shards, **options)
+    finished = {p.name: p.stat().st_mtime_ns for p in (inputs / "out").glob("*.tar")}
     assert finished
-    report = pack_all(tmp_path, "out", resume=True, workers=workers, **options)
-    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+    report = pack_all(inputs, "out", resume=True, workers=workers, **options)
+    assert contents(inputs / "out") == contents(inputs / "whole")
     assert (report.samples, report.dropped, report.remarks, report.unlabelled) == (
         whole.samples,
         whole.dropped,
         whole.remarks,
         whole.unlabelled,
     )
-    kept = [n for n, t in finished.items() if (tmp_path / "out" / n).stat().st_mtime_ns == t]
+    kept = [n for n, t in finished.items() if (inputs / "out" / n).stat().st_mtime_ns == t]
     assert len(kept) >= len(finished) - 1  # one may not have been in the journal yet
 
 
@@ -129,30 +153,31 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, samples: int) -> None:
     monkeypatch.setattr(DatasetWriter, "add", counted)
 
 
-@pytest.mark.parametrize("samples", [0, 1, 10, 30, 55, 70])
-def test_stopped_anywhere(samples: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_inputs(tmp_path)
-    pack_all(tmp_path, "whole")
+#: After how many samples a run stops.
+FEW, MORE = (1, 55), (0, 10, 30, 70)
+
+
+@pytest.mark.parametrize("samples", [*FEW, *(pytest.param(n, marks=FULL_ONLY) for n in MORE)])
+def test_stopped_anywhere(samples: int, inputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         stop_after(patch, samples)
         with pytest.raises(KeyboardInterrupt):
-            pack_all(tmp_path, "out", resume=True)
-    pack_all(tmp_path, "out", resume=True)
-    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+            pack_all(inputs, "out", resume=True)
+    pack_all(inputs, "out", resume=True)
+    assert contents(inputs / "out") == contents(inputs / "whole")
 
 
-def interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, samples: int = 55) -> None:
-    make_inputs(tmp_path)
+def interrupted(inputs: Path, monkeypatch: pytest.MonkeyPatch, samples: int = 55) -> None:
     with monkeypatch.context() as patch:
         stop_after(patch, samples)
         with pytest.raises(KeyboardInterrupt):
-            pack_all(tmp_path, "out", resume=True)
+            pack_all(inputs, "out", resume=True)
 
 
 def test_files_that_are_done_are_not_read_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    inputs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    interrupted(tmp_path, monkeypatch, 70)
+    interrupted(inputs, monkeypatch, 70)
     read: list[str] = []
 
     def counted(path: Path) -> Any:
@@ -160,43 +185,43 @@ def test_files_that_are_done_are_not_read_again(
         return read_traces(path)
 
     monkeypatch.setattr(sys.modules["wdsbench.pack.prepare"], "read_traces", counted)
-    pack_all(tmp_path, "out", resume=True)
+    pack_all(inputs, "out", resume=True)
     assert len(read) < FILES
     assert read[-1] == f"b{FILES - 1}.pkl"
 
 
-def test_without_resume_it_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    interrupted(tmp_path, monkeypatch)
-    pack_all(tmp_path, "out", threshold=0.2)
-    pack_all(tmp_path, "whole", threshold=0.2)
-    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+def test_without_resume_it_begins_anew(inputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupted(inputs, monkeypatch)
+    pack_all(inputs, "out", threshold=0.2)
+    shutil.rmtree(inputs / "whole")
+    pack_all(inputs, "whole", threshold=0.2)
+    assert contents(inputs / "out") == contents(inputs / "whole")
 
 
 def test_another_run_is_refused_and_nothing_is_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    inputs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    interrupted(tmp_path, monkeypatch)
-    before = contents(tmp_path / "out")
+    interrupted(inputs, monkeypatch)
+    before = contents(inputs / "out")
     with pytest.raises(PackError, match=r"with threshold 0\.5, this run has 0\.2"):
-        pack_all(tmp_path, "out", resume=True, threshold=0.2)
-    write_pickle(tmp_path / "t" / "extra.pkl", [make_raw("e", seed=1)])
+        pack_all(inputs, "out", resume=True, threshold=0.2)
+    write_pickle(inputs / "t" / "extra.pkl", [make_raw("e", seed=1)])
     with pytest.raises(PackError, match="with inputs"):
-        pack_all(tmp_path, "out", resume=True)
-    (tmp_path / "t" / "extra.pkl").unlink()
-    assert contents(tmp_path / "out") == before
-    write_pickle(tmp_path / "t" / "b0.pkl", [make_raw("q0", seed=1)])
+        pack_all(inputs, "out", resume=True)
+    (inputs / "t" / "extra.pkl").unlink()
+    assert contents(inputs / "out") == before
+    write_pickle(inputs / "t" / "b0.pkl", [make_raw("q0", seed=1)])
     with pytest.raises(PackError, match=r"b0\.pkl was changed since"):
-        pack_all(tmp_path, "out", resume=True)
-    assert set(contents(tmp_path / "out")) >= {n for n in before if n.endswith(".tar")}
+        pack_all(inputs, "out", resume=True)
+    assert set(contents(inputs / "out")) >= {n for n in before if n.endswith(".tar")}
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "gone"])
 def test_a_damaged_shard_is_made_again(
-    damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    damage: str, inputs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    interrupted(tmp_path, monkeypatch)
-    pack_all(tmp_path, "whole")
-    shard = tmp_path / "out" / "train-000001.tar"
+    interrupted(inputs, monkeypatch)
+    shard = inputs / "out" / "train-000001.tar"
     data = bytearray(shard.read_bytes())
     if damage == "gone":
         shard.unlink()
@@ -205,44 +230,39 @@ def test_a_damaged_shard_is_made_again(
     else:
         data[700] ^= 1
         shard.write_bytes(data)
-    pack_all(tmp_path, "out", resume=True)
-    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+    pack_all(inputs, "out", resume=True)
+    assert contents(inputs / "out") == contents(inputs / "whole")
 
 
-def test_a_journal_that_was_cut_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    interrupted(tmp_path, monkeypatch)
-    pack_all(tmp_path, "whole")
-    journal = tmp_path / "out" / JOURNAL_NAME
+def test_a_journal_that_was_cut_short(inputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupted(inputs, monkeypatch)
+    journal = inputs / "out" / JOURNAL_NAME
     journal.write_bytes(journal.read_bytes()[:-200])
-    pack_all(tmp_path, "out", resume=True)
-    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+    pack_all(inputs, "out", resume=True)
+    assert contents(inputs / "out") == contents(inputs / "whole")
 
 
-def test_an_error_leaves_what_is_finished_and_can_be_mended(tmp_path: Path) -> None:
-    make_inputs(tmp_path)
-    write_pickle(tmp_path / "t" / "b9.pkl", [make_raw("unscored", seed=1000)])
+def test_an_error_leaves_what_is_finished_and_can_be_mended(inputs: Path) -> None:
+    write_pickle(inputs / "t" / "b9.pkl", [make_raw("unscored", seed=1000)])
     with pytest.raises(ScoreError):
-        pack_all(tmp_path, "out", resume=True, missing_score="error")
-    left = contents(tmp_path / "out")
+        pack_all(inputs, "out", resume=True, missing_score="error")
+    left = contents(inputs / "out")
     assert json.loads(left[JOURNAL_NAME].splitlines()[0])["run"]["missing_score"] == "error"
 
 
-def test_resuming_a_finished_data_set_or_nothing(tmp_path: Path) -> None:
-    make_inputs(tmp_path)
-    pack_all(tmp_path, "out", resume=True)
-    pack_all(tmp_path, "whole")
-    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
-    assert len(DatasetIndex.open(tmp_path / "out"))
+def test_resuming_a_finished_data_set_or_nothing(inputs: Path) -> None:
+    pack_all(inputs, "out", resume=True)
+    assert contents(inputs / "out") == contents(inputs / "whole")
+    assert len(DatasetIndex.open(inputs / "out"))
     with pytest.raises(PackError, match="already holds a data set"):
-        pack_all(tmp_path, "out", resume=True)
-    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+        pack_all(inputs, "out", resume=True)
+    assert contents(inputs / "out") == contents(inputs / "whole")
 
 
-def test_foreign_tars_stay(tmp_path: Path) -> None:
-    make_inputs(tmp_path)
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "train-000000.tar").write_bytes(b"theirs")
+def test_foreign_tars_stay(inputs: Path) -> None:
+    (inputs / "out").mkdir()
+    (inputs / "out" / "train-000000.tar").write_bytes(b"theirs")
     with pytest.raises(PackError, match="belong to no data set of wdsbench"):
-        pack_all(tmp_path, "out", resume=True)
-    assert contents(tmp_path / "out") == {"train-000000.tar": b"theirs"}
-    assert os.listdir(tmp_path / "out") == ["train-000000.tar"]  # noqa: PTH208
+        pack_all(inputs, "out", resume=True)
+    assert contents(inputs / "out") == {"train-000000.tar": b"theirs"}
+    assert os.listdir(inputs / "out") == ["train-000000.tar"]  # noqa: PTH208

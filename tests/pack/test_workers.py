@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from builders import make_raw, write_pickle, write_scores
 from scripts import open_files, run_file
+from trials import FULL_ONLY, full_only, trials
 
 from wdsbench.errors import PackError, ScoreError, TraceError
 from wdsbench.pack import PackOptions, pack
@@ -59,20 +60,21 @@ def digests(folder: Path) -> dict[str, str]:
 @pytest.mark.parametrize(
     "options",
     [
-        {},
-        {"attention": ("full", "edges", "heads", "sketch")},
-        {"split_by": "file", "attention": ()},
-        {"reduce": "pca:3", "missing_score": "drop"},
+        pytest.param({}, id="default", marks=FULL_ONLY),
+        pytest.param({"attention": ("full", "edges", "heads", "sketch")}, id="all kinds"),
+        pytest.param({"split_by": "file", "attention": ()}, id="by file", marks=FULL_ONLY),
+        pytest.param({"reduce": "pca:3", "missing_score": "drop"}, id="reduced"),
     ],
-    ids=["default", "all kinds", "by file", "reduced"],
 )
+@pytest.mark.trials
 def test_the_same_bytes_as_with_one(options: dict[str, Any], tmp_path: Path) -> None:
     scores = make_files(tmp_path / "traces")
     if "missing_score" in options:
         scores = dict(list(scores.items())[:30])
     table = write_scores(tmp_path / "s.csv", scores)
     found = {}
-    for workers in (1, 2, 3):
+    most = trials(2, 3)
+    for workers in range(1, most + 1):
         report = pack(
             [str(tmp_path / "traces")],
             tmp_path / f"out{workers}",
@@ -82,14 +84,13 @@ def test_the_same_bytes_as_with_one(options: dict[str, Any], tmp_path: Path) -> 
         )
         found[workers] = (digests(tmp_path / f"out{workers}"), report.remarks, report.dropped)
     assert len(found[1][0]) > 5
-    assert found[2] == found[1]
-    assert found[3] == found[1]
+    assert all(found[workers] == found[1] for workers in range(2, most + 1))
     assert not children()
 
 
 def test_nothing_stays_open(tmp_path: Path) -> None:
     table = write_scores(tmp_path / "s.csv", make_files(tmp_path / "traces"))
-    pack([str(tmp_path / "traces")], tmp_path / "a", scores=table, workers=2)
+    pack([str(tmp_path / "traces")], tmp_path / "a", scores=table)
     before = open_files()
     pack([str(tmp_path / "traces")], tmp_path / "b", scores=table, workers=2)
     assert open_files() == before
@@ -103,7 +104,10 @@ def bad_maps(raws: list[dict[str, Any]]) -> None:
     raws[4]["attentions"][0][:] = 7
 
 
-@pytest.mark.parametrize(("change", "words"), [(bad_state, "holds NaN"), (bad_maps, "is 7;")])
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [(bad_state, "holds NaN"), pytest.param(bad_maps, "is 7;", marks=FULL_ONLY)],
+)
 def test_errors_name_file_and_trace_as_with_one(change: Any, words: str, tmp_path: Path) -> None:
     scores = make_files(tmp_path / "traces")
     # Two files are wrong: the first of them is named, whichever process is faster.
@@ -124,13 +128,18 @@ def test_errors_name_file_and_trace_as_with_one(change: Any, words: str, tmp_pat
     assert not children()
 
 
-def test_what_only_the_whole_can_see_is_an_error_too(tmp_path: Path) -> None:
+def test_a_copy_in_another_file_is_an_error_too(tmp_path: Path) -> None:
     scores = make_files(tmp_path / "traces")
     write_pickle(tmp_path / "traces" / "c.pkl", [make_raw("q0", seed=0)])
     write_pickle(tmp_path / "traces" / "d.pkl", [make_raw("q0", seed=0)])
     table = write_scores(tmp_path / "s.csv", scores)
     with pytest.raises(TraceError, match=r"is the same trace as .*b0\.pkl, trace 0"):
         pack([str(tmp_path / "traces")], tmp_path / "o", scores=table, workers=2)
+
+
+@full_only
+def test_labels_that_no_trace_has_are_an_error_too(tmp_path: Path) -> None:
+    make_files(tmp_path / "traces")
     options = PackOptions(missing_score="error")
     with pytest.raises(ScoreError, match="no --scores and no label"):
         pack([str(tmp_path / "traces")], tmp_path / "o", options=options, workers=2)
