@@ -122,8 +122,9 @@ def start_rows(
     layers_stored: int,
     features: int,
     token_padded: int,
-    out: NDArray[np.float32] | NDArray[np.uint16],
+    out: NDArray[np.float32] | NDArray[np.uint16] | NDArray[np.uint8],
     threads: int,
+    images: bool = False,
 ) -> RowsInFlight:
     """Start :func:`decode_rows` on ``threads`` threads and return at once.
 
@@ -142,8 +143,9 @@ def decode_rows(
     layers_stored: int,
     features: int,
     token_padded: int,
-    out: NDArray[np.float32] | NDArray[np.uint16],
+    out: NDArray[np.float32] | NDArray[np.uint16] | NDArray[np.uint8],
     threads: int,
+    images: bool = False,
 ) -> None:
     """Decode members ``[L, T, D]`` into one buffer.
 
@@ -155,8 +157,10 @@ def decode_rows(
         token_padded: Rows of each layer; those past the token count are set to zero (0: no
             padding).
         out: One axis, written in place: float32; or uint16, which takes the bits of float16 as
-            they are stored, scales not applied.
+            they are stored, scales not applied (of images uint16 and float16; uint8 takes uint8).
         threads: Decode threads, the caller's among them.
+        images: The scale of a sample is float32 ``[L, 2]``, its ranges (low, high); values become
+            (x - low) / (high - low), or 0 if a range is empty.
 
     Raises:
         FormatError: A member is damaged or has another shape, or its shard was cut or written to
@@ -164,9 +168,16 @@ def decode_rows(
     """
 
 def read_scales(
-    files: ShardFiles, jobs: NDArray[np.int64], layers: NDArray[np.int64], *, layers_stored: int
+    files: ShardFiles,
+    jobs: NDArray[np.int64],
+    layers: NDArray[np.int64],
+    *,
+    layers_stored: int,
+    images: bool = False,
 ) -> NDArray[np.float32]:
-    """Return the factors ``[B, layers]`` of the requested layers; 1 where a sample has none."""
+    """Return the factors ``[B, layers]`` of the requested layers, 1 where a sample has none; of
+    images their ranges ``[B, layers, 2]``.
+    """
 
 def mean_edges(
     attentions: list[NDArray[Any]], kind: str, value: float, *, threads: int = 1

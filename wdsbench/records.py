@@ -123,6 +123,10 @@ class Batch:
             ``[L, sum T, D]`` (jagged).
         hidden_scale: float32 factors by which ``hidden`` (or ``graph.x``) is multiplied on the
             device that widens it; None in batches that a loader yields.
+        image: float32 ``[B, C, P, P]`` (layout "image"): patches, 0 and 1 at the ends of the range
+            of their image or channel.
+        image_range: float32 ``[B, C, 2]``: ranges with which the device normalises ``image``; None
+            in batches that a loader yields.
         lengths: int64 ``[B]``: tokens of each sample in ``hidden`` if they vary.
         offsets: int64 ``[B + 1]``: start of each sample on the token axis (jagged).
         label: float32 ``[B]``: 1 hallucinated, 0 right, NaN unknown.
@@ -148,6 +152,8 @@ class Batch:
     keys: list[str]
     hidden: Tensor | None = None
     hidden_scale: Tensor | None = None
+    image: Tensor | None = None
+    image_range: Tensor | None = None
     lengths: Tensor | None = None
     offsets: Tensor | None = None
     graph: Any = None

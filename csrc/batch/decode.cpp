@@ -63,6 +63,15 @@ void check_member(const npy::Header &header, const SampleRows &sample, const Row
   }
 }
 
+const char *tensor_name(const RowsPlan &plan) { return plan.images ? "image" : "hidden"; }
+
+const char *scale_name(const RowsPlan &plan) {
+  return plan.images ? "image_range" : "hidden_scale";
+}
+
+/// Values of `scale` per layer.
+std::size_t scale_width(const RowsPlan &plan) { return plan.images ? 2 : 1; }
+
 std::vector<float> read_scale(const SampleRows &sample, const RowsPlan &plan) {
   const MemberReader reader(sample.scale);
   const npy::Header &header = reader.header();
@@ -71,12 +80,14 @@ std::vector<float> read_scale(const SampleRows &sample, const RowsPlan &plan) {
                       std::string("a scale is '<f4', this is '") + npy::element_name(header.type) +
                           "'");
   }
-  if (header.axes != 1 || header.shape[0] != plan.layers_stored) {
+  const std::size_t width = scale_width(plan);
+  if (header.axes != width || header.shape[0] != plan.layers_stored ||
+      (plan.images && header.shape[1] != width)) {
     throw FormatError(FormatKind::shape, sample.scale.offset_bytes,
                       "shape " + header.shape_text() + ", expected (" +
-                          std::to_string(plan.layers_stored) + ",)");
+                          std::to_string(plan.layers_stored) + (plan.images ? ", 2)" : ",)"));
   }
-  std::vector<float> scale(plan.layers_stored);
+  std::vector<float> scale(plan.layers_stored * width);
   reader.read(0, scale.size() * sizeof(float), scale.data());
   return scale;
 }
@@ -89,10 +100,14 @@ public:
       : sample_(sample), plan_(plan), target_(target), stores_(stores), reader_(sample.member),
         type_(reader_.header().type) {
     check_member(reader_.header(), sample, plan, sample.member.offset_bytes);
-    if (target.floats == nullptr && type_ != npy::ElementType::f16) {
+    const bool small = type_ == npy::ElementType::u8 || type_ == npy::ElementType::u16;
+    const bool widens_later = type_ == npy::ElementType::f16 || (plan.images && small);
+    if (target.floats == nullptr &&
+        !(widens_later && npy::element_size(type_) == target.raw_bytes)) {
       throw FormatError(FormatKind::dtype, sample.member.offset_bytes,
-                        std::string("'") + npy::element_name(type_) +
-                            "' is not float16; let the host widen it");
+                        std::string("'") + npy::element_name(type_) + "' is not " +
+                            (target.raw_bytes == 1 ? "uint8" : "float16") +
+                            "; let the host widen it");
     }
   }
 
@@ -101,16 +116,20 @@ public:
     // Whole layers that are adjacent in both the member and the batch are one run of bytes.
     const bool whole =
         sample_.token_count == sample_.tokens_stored && sample_.layer_stride == row_elements;
+    const bool ranges = plan_.images && target_.floats != nullptr;
     for (std::size_t i = first; i < last;) {
       std::size_t run = 1;
-      while (whole && i + run < last && plan_.layers[i + run] == plan_.layers[i] + run) {
+      while (whole && !ranges && i + run < last && plan_.layers[i + run] == plan_.layers[i] + run) {
         ++run;
       }
       const std::uint64_t start =
           (plan_.layers[i] * sample_.tokens_stored + sample_.token_first) * plan_.features;
       const std::uint64_t target = sample_.target + i * sample_.layer_stride;
       if (target_.floats == nullptr) {
-        copy(start, run * row_elements, target_.halves + target);
+        copy(start, run * row_elements, target_.raw + target * target_.raw_bytes);
+      } else if (ranges) {
+        const float *range = &scale[2 * plan_.layers[i]];
+        normalise(start, row_elements, target_.floats + target, {range[0], range[1]});
       } else {
         convert(start, run * row_elements, target_.floats + target);
         for (std::size_t layer = i; !scale.empty() && layer < i + run; ++layer) {
@@ -135,8 +154,19 @@ private:
         });
   }
 
-  void copy(std::uint64_t start, std::uint64_t count, std::uint16_t *target) const {
-    reader_.read(start * sizeof *target, count * sizeof *target, target);
+  void normalise(std::uint64_t start, std::uint64_t count, float *target, Range range) const {
+    const std::size_t width = npy::element_size(type_);
+    const npy::ElementType type = type_;
+    const Stores stores = stores_;
+    reader_.visit(start * width, count * width,
+                  [type, stores, width, range, target](const std::uint8_t *bytes, std::size_t at,
+                                                       std::size_t size) {
+                    batch::normalise(type, bytes, target + at / width, size / width, range, stores);
+                  });
+  }
+
+  void copy(std::uint64_t start, std::uint64_t count, std::uint8_t *target) const {
+    reader_.read(start * target_.raw_bytes, count * target_.raw_bytes, target);
   }
 
   static void multiply(float *values, std::uint64_t count, float factor) {
@@ -152,7 +182,8 @@ private:
     for (std::size_t i = first; padded > row_elements && i < last; ++i) {
       const std::uint64_t target = sample_.target + i * sample_.layer_stride + row_elements;
       if (target_.floats == nullptr) {
-        std::fill_n(target_.halves + target, padded - row_elements, std::uint16_t{0});
+        std::fill_n(target_.raw + target * target_.raw_bytes,
+                    (padded - row_elements) * target_.raw_bytes, std::uint8_t{0});
       } else {
         fill_zeros(target_.floats + target, padded - row_elements, stores_);
       }
@@ -187,17 +218,17 @@ void RowsDecode::decode(std::size_t unit) const {
   const std::size_t at = unit / parts_;
   const std::size_t part = unit % parts_;
   const SampleRows &sample = samples_[at];
-  const char *member = "hidden";
+  const char *member = tensor_name(plan_);
   files::arm_bus_guard();
   try {
-    const bool scaled = sample.scale.size_bytes != 0 && target_.floats != nullptr;
+    const bool scaled = (sample.scale.size_bytes != 0 || plan_.images) && target_.floats != nullptr;
     // Values that are multiplied afterwards should stay in the cache until then.
-    LayerRange range(sample, plan_, target_, scaled ? Stores::cached : stores_);
+    LayerRange range(sample, plan_, target_, scaled && !plan_.images ? Stores::cached : stores_);
     std::vector<float> scale;
     if (scaled) {
-      member = "hidden_scale";
+      member = scale_name(plan_);
       scale = read_scale(sample, plan_);
-      member = "hidden";
+      member = tensor_name(plan_);
     }
     range.decode(layers * part / parts_, layers * (part + 1) / parts_, scale);
   } catch (FormatError &error) {
@@ -213,18 +244,19 @@ void RowsDecode::check_files() const {
 void read_scales(const std::vector<SampleRows> &samples, const RowsPlan &plan, float *out) {
   check_layers(plan);
   const std::size_t layers = plan.layers.size();
-  std::fill_n(out, samples.size() * layers, 1.0F);
+  const std::size_t width = scale_width(plan);
+  std::fill_n(out, samples.size() * layers * width, 1.0F);
   for (std::size_t at = 0; at < samples.size(); ++at) {
-    if (samples[at].scale.size_bytes == 0) {
+    if (samples[at].scale.size_bytes == 0 && !plan.images) {
       continue;
     }
     try {
       const std::vector<float> scale = read_scale(samples[at], plan);
       for (std::size_t i = 0; i < layers; ++i) {
-        out[at * layers + i] = scale[plan.layers[i]];
+        std::copy_n(&scale[plan.layers[i] * width], width, out + (at * layers + i) * width);
       }
     } catch (FormatError &error) {
-      throw_located(error, *samples[at].member.file, at, "hidden_scale");
+      throw_located(error, *samples[at].member.file, at, scale_name(plan));
     }
   }
 }

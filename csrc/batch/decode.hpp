@@ -13,7 +13,7 @@ namespace wdsbench::batch {
 /// One sample: a member `[L, T, D]`, the requested tokens, and their place in the buffer.
 struct SampleRows {
   MemberRef member;
-  MemberRef scale;                 ///< float32 `[L]` factors; size 0 if every factor is 1.
+  MemberRef scale;                 ///< float32 `[L]` factors (size 0: all 1), or `[L, 2]` ranges.
   std::uint64_t tokens_stored = 0; ///< T according to the index.
   std::uint64_t token_first = 0;
   std::uint64_t token_count = 0;
@@ -29,14 +29,17 @@ struct RowsPlan {
   std::uint64_t features = 0;      ///< D of every member.
   std::vector<std::uint64_t> layers;
   std::uint64_t token_padded = 0; ///< 0: no padding.
+  /// Members are images with ranges (low, high) per layer: x becomes (x - low) / (high - low).
+  bool images = false;
 };
 
-/// Output of a decode: float32, or the bits of float16 as stored (for a GPU that widens them
-/// itself; scales are then not applied).
+/// Output of a decode: float32, or elements of one or two bytes as stored (for a GPU that widens
+/// them itself; scales and ranges are then not applied).
 struct RowsTarget {
   float *floats = nullptr;
-  std::uint16_t *halves = nullptr; ///< Used if `floats` is null.
-  std::uint64_t count = 0;         ///< Elements.
+  std::uint8_t *raw = nullptr; ///< Used if `floats` is null.
+  std::uint64_t count = 0;     ///< Elements.
+  std::size_t raw_bytes = 2;   ///< Of an element of `raw`.
 };
 
 using OpenFiles = std::vector<std::shared_ptr<const files::ShardFile>>;
@@ -66,8 +69,8 @@ private:
   std::size_t parts_ = 0; ///< Units of each sample.
 };
 
-/// Reads the factors of the requested layers of every sample into `out`, float32 `[B, layers]`; 1
-/// for a sample without factors.
+/// Reads the factors of the requested layers of every sample into `out`, float32 `[B, layers]`, 1
+/// for a sample without factors; of images their ranges, `[B, layers, 2]`.
 void read_scales(const std::vector<SampleRows> &samples, const RowsPlan &plan, float *out);
 
 /// Throws `error` with sample and member set, or the error of a `file` that changed since it was

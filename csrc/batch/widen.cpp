@@ -3,6 +3,8 @@
 #include "half/half.hpp"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstring>
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -18,6 +20,29 @@ template <typename Stored> void cast_all(const std::uint8_t *in, float *out, std
     std::memcpy(&value, in + i * sizeof(Stored), sizeof value);
     out[i] = static_cast<float>(value);
   }
+}
+
+constexpr std::size_t BLOCK_FLOATS = 1024;
+
+/// Copies floats; streaming stores of 16 bytes where `out` allows them.
+void store(const float *in, float *out, std::size_t count, Stores stores) {
+#if defined(__x86_64__)
+  constexpr std::size_t LANES = 4; // SSE2, part of every x86-64: four stores fill a line
+  const std::size_t past = reinterpret_cast<std::uintptr_t>(out) % sizeof(__m128);
+  if (stores == Stores::streaming && past % sizeof(float) == 0) {
+    const std::size_t head = std::min(count, past == 0 ? 0 : LANES - past / sizeof(float));
+    std::copy_n(in, head, out);
+    std::size_t i = head;
+    for (; i + LANES <= count; i += LANES) {
+      _mm_stream_ps(out + i, _mm_loadu_ps(in + i));
+    }
+    std::copy_n(in + i, count - i, out + i);
+    _mm_sfence();
+    return;
+  }
+#endif
+  static_cast<void>(stores);
+  std::copy_n(in, count, out);
 }
 
 } // namespace
@@ -53,24 +78,30 @@ void widen(npy::ElementType type, const std::uint8_t *in, float *out, std::size_
   }
 }
 
-void fill_zeros(float *out, std::size_t count, Stores stores) {
-#if defined(__x86_64__)
-  constexpr std::size_t LANES = 4; // SSE2, part of every x86-64: four stores fill a line
-  const std::size_t past = reinterpret_cast<std::uintptr_t>(out) % sizeof(__m128);
-  if (stores == Stores::streaming && past % sizeof(float) == 0) {
-    const std::size_t head = std::min(count, past == 0 ? 0 : LANES - past / sizeof(float));
-    std::fill_n(out, head, 0.0F);
-    std::size_t i = head;
-    for (; i + LANES <= count; i += LANES) {
-      _mm_stream_ps(out + i, _mm_setzero_ps());
-    }
-    std::fill_n(out + i, count - i, 0.0F);
-    _mm_sfence();
+void normalise(npy::ElementType type, const std::uint8_t *in, float *out, std::size_t count,
+               Range range, Stores stores) {
+  const float width = range.high - range.low;
+  if (!(width > 0.0F) || !std::isfinite(width)) {
+    fill_zeros(out, count, stores);
     return;
   }
-#endif
-  static_cast<void>(stores);
-  std::fill_n(out, count, 0.0F);
+  const std::size_t element_bytes = npy::element_size(type);
+  alignas(64) std::array<float, BLOCK_FLOATS> block; // stays in the first-level cache
+  for (std::size_t i = 0; i < count; i += block.size()) {
+    const std::size_t size = std::min(block.size(), count - i);
+    widen(type, in + i * element_bytes, block.data(), size, Stores::cached);
+    for (std::size_t k = 0; k < size; ++k) {
+      block[k] = (block[k] - range.low) / width;
+    }
+    store(block.data(), out + i, size, stores);
+  }
+}
+
+void fill_zeros(float *out, std::size_t count, Stores stores) {
+  constexpr std::array<float, BLOCK_FLOATS> ZEROS = {};
+  for (std::size_t i = 0; i < count; i += ZEROS.size()) {
+    store(ZEROS.data(), out + i, std::min(ZEROS.size(), count - i), stores);
+  }
 }
 
 } // namespace wdsbench::batch

@@ -21,6 +21,16 @@ constexpr Stores stores_of(std::uint64_t tensor_bytes) {
 void widen(npy::ElementType type, const std::uint8_t *in, float *out, std::size_t count,
            Stores stores);
 
+/// The values that become 0 and 1.
+struct Range {
+  float low = 0.0F;
+  float high = 1.0F;
+};
+
+/// As `widen`, then (x - low) / (high - low) in float32; zeros if the range is empty or not finite.
+void normalise(npy::ElementType type, const std::uint8_t *in, float *out, std::size_t count,
+               Range range, Stores stores);
+
 /// Sets `count` floats to zero.
 void fill_zeros(float *out, std::size_t count, Stores stores);
 

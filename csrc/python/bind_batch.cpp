@@ -13,8 +13,8 @@ namespace {
 
 #define WDSBENCH_ROWS_COLUMNS(X)                                                                   \
   X(shard)                                                                                         \
-  X(hidden_offset)                                                                                 \
-  X(hidden_size)                                                                                   \
+  X(tensor_offset)                                                                                 \
+  X(tensor_size)                                                                                   \
   X(scale_offset)                                                                                  \
   X(scale_size)                                                                                    \
   X(tokens_stored)                                                                                 \
@@ -31,7 +31,7 @@ std::vector<batch::SampleRows> sample_rows(const RowsJobs &jobs, const JobFiles 
   for (std::size_t b = 0; b < samples.size(); ++b) {
     const files::ShardFile *file = files.of_row[b];
     samples[b] = {
-        {file, jobs.at(b, RowsColumn::hidden_offset), jobs.at(b, RowsColumn::hidden_size)},
+        {file, jobs.at(b, RowsColumn::tensor_offset), jobs.at(b, RowsColumn::tensor_size)},
         {file, jobs.at(b, RowsColumn::scale_offset), jobs.at(b, RowsColumn::scale_size)},
         jobs.at(b, RowsColumn::tokens_stored),
         jobs.at(b, RowsColumn::token_first),
@@ -45,11 +45,16 @@ std::vector<batch::SampleRows> sample_rows(const RowsJobs &jobs, const JobFiles 
 
 batch::RowsTarget rows_target(const py::handle &out) {
   if (py::isinstance<py::array_t<std::uint16_t>>(out)) {
-    auto halves = array_arg<std::uint16_t>(out, "out", 1, true);
-    return {nullptr, halves.mutable_data(), static_cast<std::uint64_t>(halves.size())};
+    auto raw = array_arg<std::uint16_t>(out, "out", 1, true);
+    return {nullptr, reinterpret_cast<std::uint8_t *>(raw.mutable_data()),
+            static_cast<std::uint64_t>(raw.size()), sizeof(std::uint16_t)};
+  }
+  if (py::isinstance<py::array_t<std::uint8_t>>(out)) {
+    auto raw = array_arg<std::uint8_t>(out, "out", 1, true);
+    return {nullptr, raw.mutable_data(), static_cast<std::uint64_t>(raw.size()), 1};
   }
   auto floats = array_arg<float>(out, "out", 1, true);
-  return {floats.mutable_data(), nullptr, static_cast<std::uint64_t>(floats.size())};
+  return {floats.mutable_data(), nullptr, static_cast<std::uint64_t>(floats.size()), 0};
 }
 
 /// A batch that is being decoded; keeps `out` alive.
@@ -97,16 +102,18 @@ std::shared_ptr<const batch::RowsDecode> make_decode(files::ShardFiles &files, c
 std::unique_ptr<RowsInFlight> start_rows(files::ShardFiles &files, const py::handle &jobs,
                                          const py::handle &layers, std::uint64_t layers_stored,
                                          std::uint64_t features, std::uint64_t token_padded,
-                                         const py::object &out, std::size_t threads) {
-  batch::RowsPlan plan{layers_stored, features, unsigned_list(layers, "layers"), token_padded};
+                                         const py::object &out, std::size_t threads, bool images) {
+  batch::RowsPlan plan{layers_stored, features, unsigned_list(layers, "layers"), token_padded,
+                       images};
   auto decode = make_decode(files, RowsJobs(jobs), std::move(plan), rows_target(out), threads);
   return std::make_unique<RowsInFlight>(std::move(decode), out, threads);
 }
 
 void decode_rows(files::ShardFiles &files, const py::handle &jobs, const py::handle &layers,
                  std::uint64_t layers_stored, std::uint64_t features, std::uint64_t token_padded,
-                 const py::handle &out, std::size_t threads) {
-  batch::RowsPlan plan{layers_stored, features, unsigned_list(layers, "layers"), token_padded};
+                 const py::handle &out, std::size_t threads, bool images) {
+  batch::RowsPlan plan{layers_stored, features, unsigned_list(layers, "layers"), token_padded,
+                       images};
   const auto decode =
       make_decode(files, RowsJobs(jobs), std::move(plan), rows_target(out), threads);
   const py::gil_scoped_release release;
@@ -117,12 +124,16 @@ void decode_rows(files::ShardFiles &files, const py::handle &jobs, const py::han
 }
 
 py::array_t<float> read_scales(files::ShardFiles &files, const py::handle &jobs_arg,
-                               const py::handle &layers, std::uint64_t layers_stored) {
+                               const py::handle &layers, std::uint64_t layers_stored, bool images) {
   const RowsJobs jobs(jobs_arg);
   const std::vector<std::uint64_t> shards = jobs.shards();
-  const batch::RowsPlan plan{layers_stored, 0, unsigned_list(layers, "layers"), 0};
-  py::array_t<float> scales(
-      {static_cast<py::ssize_t>(shards.size()), static_cast<py::ssize_t>(plan.layers.size())});
+  const batch::RowsPlan plan{layers_stored, 0, unsigned_list(layers, "layers"), 0, images};
+  std::vector<py::ssize_t> shape{static_cast<py::ssize_t>(shards.size()),
+                                 static_cast<py::ssize_t>(plan.layers.size())};
+  if (images) {
+    shape.push_back(2);
+  }
+  py::array_t<float> scales(shape);
   float *out = scales.mutable_data();
   {
     const py::gil_scoped_release release;
@@ -147,12 +158,12 @@ void bind_batch(py::module_ &module) {
                              [](const RowsInFlight &rows) { return rows.run().done_at(); });
   module.def("start_rows", &start_rows, py::arg("files"), py::arg("jobs"), py::arg("layers"),
              py::kw_only(), py::arg("layers_stored"), py::arg("features"), py::arg("token_padded"),
-             py::arg("out"), py::arg("threads"));
+             py::arg("out"), py::arg("threads"), py::arg("images") = false);
   module.def("decode_rows", &decode_rows, py::arg("files"), py::arg("jobs"), py::arg("layers"),
              py::kw_only(), py::arg("layers_stored"), py::arg("features"), py::arg("token_padded"),
-             py::arg("out"), py::arg("threads"));
+             py::arg("out"), py::arg("threads"), py::arg("images") = false);
   module.def("read_scales", &read_scales, py::arg("files"), py::arg("jobs"), py::arg("layers"),
-             py::kw_only(), py::arg("layers_stored"));
+             py::kw_only(), py::arg("layers_stored"), py::arg("images") = false);
 }
 
 } // namespace wdsbench::python

@@ -54,7 +54,7 @@ class Sample:
     split: str
     question_id: str
     row: dict[str, float]
-    hidden: NDArray[np.float32]
+    hidden: NDArray[np.float32] | None
     arrays: dict[str, NDArray[Any]]
     meta: dict[str, Any]
 
@@ -73,7 +73,9 @@ class Dataset:
             size = (folder / shard["url"]).stat().st_size
             check(size == shard["filesize"], f"{shard['url']} has {size} bytes")
         self.columns = self._columns()
-        self.layers, _, self.features = self.index["fields"]["hidden"]["shape"]
+        fields = self.index["fields"]
+        tensor = fields["hidden"] if "hidden" in fields else fields["image"]
+        self.layers, _, self.features = tensor["shape"]
 
     def __len__(self) -> int:
         return sum(shard["nsamples"] for shard in self.shards)
@@ -111,13 +113,15 @@ class Dataset:
             for name, data in members.items()
             if name.endswith(".npy")
         }
-        stored, scale = arrays.pop("hidden"), arrays.pop("hidden_scale", None)
         shape = (self.layers, columns["state_tokens"][row], self.features)
-        check(stored.dtype == "<f2" and stored.shape == shape, f"hidden is {stored.shape}")
-        hidden = stored.astype(np.float32)
-        if scale is not None:
-            check(scale.dtype == "<f4" and scale.shape == (self.layers,), "hidden_scale")
-            hidden *= scale[:, None, None]
+        hidden = None
+        if "image" in arrays:
+            check(arrays["image"].dtype.str in ("|u1", "<u2", "<f2"), "dtype of image")
+            check(arrays["image"].shape == shape, f"image is {arrays['image'].shape}")
+            ranges = arrays["image_range"]
+            check(ranges.dtype == "<f4" and ranges.shape == (self.layers, 2), "image_range")
+        else:
+            hidden = self._states(arrays, shape)
         tokens = int(columns["tokens"][row])
         self._check_attention(arrays, tokens)
         first, last = columns["question_offset"][row : row + 2]
@@ -132,6 +136,17 @@ class Dataset:
             arrays=arrays,
             meta=json.loads(members["meta.json"]),
         )
+
+    def _states(
+        self, arrays: dict[str, NDArray[Any]], shape: tuple[int, ...]
+    ) -> NDArray[np.float32]:
+        stored, scale = arrays.pop("hidden"), arrays.pop("hidden_scale", None)
+        check(stored.dtype == "<f2" and stored.shape == shape, f"hidden is {stored.shape}")
+        hidden = stored.astype(np.float32)
+        if scale is not None:
+            check(scale.dtype == "<f4" and scale.shape == (self.layers,), "hidden_scale")
+            hidden *= scale[:, None, None]
+        return hidden
 
     def _check_attention(self, arrays: dict[str, NDArray[Any]], tokens: int) -> None:
         fields = self.index["fields"]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from builders import HEADS, make_dataset, make_raw, write_pickle
 from docs.reader import Dataset, tar_placements
+from images import make_patches
 
 from wdsbench import TraceLoader
 from wdsbench.errors import ShardError
@@ -67,10 +68,23 @@ def test_the_reader_reads_what_wdsbench_reads(folder: Path) -> None:
         assert batch.hidden is not None
         assert batch.meta is not None
         for i, key in enumerate(batch.keys):
-            assert np.array_equal(batch.hidden[i].numpy(), read[key].hidden[:, -1])
+            hidden = read[key].hidden
+            assert hidden is not None
+            assert np.array_equal(batch.hidden[i].numpy(), hidden[:, -1])
             assert batch.meta[i] == read[key].meta
             scaled += bool(batch.hidden[i].abs().max() > 65504)
     assert scaled > 0
+
+
+@pytest.mark.parametrize("dtype", ["|u1", "<f2"])
+def test_images_agree(dtype: str, tmp_path: Path) -> None:
+    patches = make_patches(tmp_path, dtype, samples=20)
+    for sample in Dataset(tmp_path):
+        assert sample.hidden is None
+        image, ranges = sample.arrays["image"].astype(np.float32), sample.arrays["image_range"]
+        low, high = ranges.T[:, :, None, None]
+        width = np.where(high > low, high - low, np.inf)
+        assert np.array_equal((image - low) / width, patches.pixels(sample.key))
 
 
 def test_all_tokens_edges_and_sketches_agree(tmp_path: Path) -> None:
@@ -84,6 +98,7 @@ def test_all_tokens_edges_and_sketches_agree(tmp_path: Path) -> None:
             assert np.array_equal(batch.sketch[i].numpy(), sample.arrays["sketch"], equal_nan=True)
             index, weight = sample.arrays["edges_index"], sample.arrays["edges_weight"]
             ptr = sample.arrays["edges_ptr"]
+            assert sample.hidden is not None
             for layer in range(len(ptr) - 1):
                 graph = graphs[i * (len(ptr) - 1) + layer]
                 edges = slice(ptr[layer], ptr[layer + 1])
@@ -162,7 +177,8 @@ def _listed(shape: str) -> list[str]:
 def test_the_page_lists_every_column(folder: Path) -> None:
     columns = DatasetIndex.open(folder).columns
     members = [name.removesuffix(".size") for name in columns if name.endswith(".size")]
-    assert sorted(members) == list(member_names())
+    images = sorted(spec.name for spec in KINDS["image"].members)
+    assert sorted([*members, *images]) == list(member_names())
     for name in columns:
         shown = name
         for member in members:

@@ -41,8 +41,8 @@ def kernel(shape: Shape, shards: Path, access: str) -> Callable[[], Work]:
     elements = shape.layers * shape.features
     values: dict[str, NDArray[Any] | int] = {
         "shard": index.columns["shard"],
-        "hidden_offset": index.member(HIDDEN, "offset"),
-        "hidden_size": index.member(HIDDEN, "size"),
+        "tensor_offset": index.member(HIDDEN, "offset"),
+        "tensor_size": index.member(HIDDEN, "size"),
         "tokens_stored": 1,
         "token_count": 1,
         "target": np.arange(len(index)) % shape.batch_size * elements,

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from wdsbench import _core
 from wdsbench.cores import usable_cores
 from wdsbench.loader.batch_order import BatchOrder
-from wdsbench.loader.decode import field_names
+from wdsbench.loader.decode import RAW_DTYPES, field_names
 from wdsbench.loader.layouts import Layout
 from wdsbench.loader.plan import DecodePlan, Tokens, as_integer, require_kind, select_tokens
-from wdsbench.shards.format.kinds import loader_kinds
+from wdsbench.shards.format.kinds import TENSORS, loader_kinds
 from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.shards.read.open import open_index, open_shards
 
@@ -89,8 +89,10 @@ def open_split(
     check_words([verify], ("header", "hash"), "verify")
     if verify == "hash" and not index.has_hashes:
         raise ValueError("verify='hash': tar files without an index have no hashes; use 'header'")
+    if kind.tensor != index.tensor.name:
+        require_kind(index, rows, kind.tensor, f"layout={kind.name!r}")
     for name in fields:
-        if name in loader_kinds():
+        if name in loader_kinds() or (name in TENSORS and name != index.tensor.name):
             require_kind(index, rows, name, f"fields=({name!r},)")
     if kind.tokens is not None:
         tokens = kind.tokens
@@ -112,7 +114,7 @@ def open_split(
     )
     layout = kind(plan)
     layout.check(rows)
-    sizes = layout.bytes(rows, order.batch_size) if layout.has_states and rows.size else (0, 0)
+    sizes = layout.bytes(rows, order.batch_size) if layout.has_tensor and rows.size else (0, 0)
     return OpenSplit(order, layout, plan.access(rows), sizes)
 
 
@@ -137,14 +139,14 @@ def select_layers(layers: Layers, num_layers: int) -> NDArray[np.int64]:
 
 
 def _widens_on_device(widen: str, device: torch.device | None, index: DatasetIndex) -> bool:
-    """Return True if states are copied to the device as float16 and widened there."""
+    """Return True if states or images are copied as stored and widened on the device."""
     check_words([widen], ("host", "device"), "widen")
     if widen == "host":
         return False
     if device is None:
         raise ValueError("widen='device' needs a device")
-    dtype = index.fields["hidden"].dtype
-    if dtype != "<f2":
+    dtype = index.fields[index.tensor.name].dtype
+    if dtype not in RAW_DTYPES:
         raise ValueError(f"widen='device': states are stored as {dtype}, not as <f2")
     return True
 

@@ -41,14 +41,14 @@ class SeparateLayout(Layout):
 
     def samples(self, tensors: BatchTensors) -> list[torch.Tensor]:
         """Return the states of every sample, ``[L, T, D]`` or, of one token, ``[L, D]``."""
-        if tensors.hidden is None:
+        if tensors.values is None:
             return []
         placement, layers = tensors.placement, self.plan.layers.size
         sizes = (placement.strides * layers).tolist()
         blocks = [
             block.view(layers, length, self.plan.index.num_features)
             for block, length in zip(
-                torch.split(tensors.hidden, sizes), placement.lengths.tolist(), strict=True
+                torch.split(tensors.values, sizes), placement.lengths.tolist(), strict=True
             )
         ]
         return [block[:, 0] for block in blocks] if self.plan.single else blocks

@@ -1,8 +1,9 @@
 """Decodes batches: rows of the index to a :class:`wdsbench.records.Batch`.
 
-Hidden states are decoded in the background: ``start`` returns while C++ threads fill the tensor,
-``tensors`` waits for them and reads the rest from the shards, ``assemble`` adds what the index
-holds. A worker process does the first two and the training process the last, over the same slab.
+Hidden states and images are decoded in the background: ``start`` returns while C++ threads fill the
+tensor, ``tensors`` waits for them and reads the rest from the shards, ``assemble`` adds what the
+index holds. A worker process does the first two and the training process the last, over the same
+slab.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from wdsbench.errors import DecodeError, ShardError
 from wdsbench.loader.layouts.layout import BatchTensors, Layout
 from wdsbench.loader.plan import DecodePlan
 from wdsbench.records import Batch
-from wdsbench.shards.format.kinds import HIDDEN, HIDDEN_SCALE, KINDS, loader_kinds
+from wdsbench.shards.format.kinds import KINDS, TENSORS, loader_kinds
 from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.shards.read.sample import StoredSample
 from wdsbench.slabs import BatchMemory
@@ -28,12 +29,15 @@ from wdsbench.slabs import BatchMemory
 #: Fields with an attribute of their own in a batch; those of other kinds are in ``extra``.
 _ATTRIBUTES = ("logprobs", "meta", "sketch")
 
+#: Stored dtypes that a device can widen.
+RAW_DTYPES = {"<f2": torch.float16, "|u1": torch.uint8, "<u2": torch.uint16}
+
 T = TypeVar("T")
 
 
 @dataclass
 class PendingBatch:
-    """A batch whose hidden states are incomplete until ``decode`` is done (None: no states)."""
+    """A batch whose states or images are incomplete until ``decode`` is done (None: none)."""
 
     tensors: BatchTensors
     memory: BatchMemory
@@ -47,11 +51,11 @@ class PendingBatch:
 
 def field_names() -> tuple[str, ...]:
     """Return the names that ``fields`` can have."""
-    return ("hidden", "logprobs", "meta", *loader_kinds())
+    return (*TENSORS, "logprobs", "meta", *loader_kinds())
 
 
 class BatchDecoder:
-    """Decodes batches of one layout; ``bytes_read`` counts the payload bytes of hidden states."""
+    """Decodes batches of one layout; ``bytes_read`` counts the payload of states or images."""
 
     def __init__(self, layout: Layout, files: _core.ShardFiles) -> None:
         plan = layout.plan
@@ -59,9 +63,11 @@ class BatchDecoder:
         self._plan = plan
         self._layout = layout
         self._files = files
-        self._dtype = torch.float16 if plan.raw else torch.float32
+        self._tensor = plan.index.tensor
+        self._scale = TENSORS[self._tensor.name]
+        self._dtype = RAW_DTYPES[plan.stored_dtype.str] if plan.raw else torch.float32
         self._token_bytes = plan.stored_token_bytes
-        self._scaled = plan.raw and bool(plan.index.member(HIDDEN_SCALE, "size").any())
+        self._scaled = plan.raw and bool(plan.index.member(self._scale, "size").any())
         self.bytes_read = 0
 
     def start(self, row_list: list[int], memory: BatchMemory) -> PendingBatch:
@@ -69,8 +75,8 @@ class BatchDecoder:
         plan = self._plan
         tensors = self._place(np.array(row_list, np.int64), memory)
         pending = PendingBatch(tensors, memory)
-        if tensors.hidden is not None:
-            out = tensors.hidden.view(-1)
+        if tensors.values is not None:
+            out = tensors.values.view(-1)
             pending.decode = _located(
                 self._index,
                 tensors.rows,
@@ -81,8 +87,9 @@ class BatchDecoder:
                     layers_stored=self._index.num_layers,
                     features=self._index.num_features,
                     token_padded=tensors.placement.padded,
-                    out=out.view(torch.uint16).numpy() if plan.raw else out.numpy(),
+                    out=_numbers(out),
                     threads=plan.threads,
+                    images=self._tensor.name == "image",
                 ),
             )
         return pending
@@ -98,7 +105,7 @@ class BatchDecoder:
             self.bytes_read += int(tensors.placement.lengths.sum()) * self._token_bytes
             if plan.verify_hash and plan.layers.size == index.num_layers:
                 whole = tensors.placement.lengths == index.columns["state_tokens"][rows]
-                _verify_members(index, self._files, rows[whole], (HIDDEN,))
+                _verify_members(index, self._files, rows[whole], (self._tensor.main,))
         if self._scaled:
             scales = _located(
                 index,
@@ -108,6 +115,7 @@ class BatchDecoder:
                     self._state_jobs(tensors),
                     plan.layers,
                     layers_stored=index.num_layers,
+                    images=self._tensor.name == "image",
                 ),
             )
             tensors.scales = torch.from_numpy(scales)
@@ -147,8 +155,8 @@ class BatchDecoder:
 
     def _place(self, rows: NDArray[np.int64], memory: BatchMemory) -> BatchTensors:
         tensors = BatchTensors(rows, self._layout.shape(rows))
-        if self._layout.has_states:
-            tensors.hidden = memory.tensor(tensors.placement.shape, self._dtype)
+        if self._layout.has_tensor:
+            tensors.values = memory.tensor(tensors.placement.shape, self._dtype)
         return tensors
 
     def _state_jobs(self, tensors: BatchTensors) -> NDArray[np.int64]:
@@ -156,7 +164,7 @@ class BatchDecoder:
         return self._plan.job_table(
             _core.ROWS_COLUMNS,
             rows,
-            {"hidden": HIDDEN, "scale": HIDDEN_SCALE},
+            {"tensor": self._tensor.main, "scale": self._scale},
             tokens_stored=self._index.columns["state_tokens"][rows],
             token_first=self._plan.ranges.first[rows],
             token_count=placement.lengths,
@@ -174,6 +182,12 @@ class BatchDecoder:
         counts = _located(index, rows, lambda: jobs.count(files))
         edge_index, edge_attr = _place_edges(tensors, counts, memory)
         _located(index, rows, lambda: jobs.collate(files, edge_index.numpy(), edge_attr.numpy()))
+
+
+def _numbers(out: torch.Tensor) -> NDArray[Any]:
+    """Return a tensor's memory as the decoder takes it: float16 as its bits."""
+    array: NDArray[Any] = (out.view(torch.uint16) if out.dtype == torch.float16 else out).numpy()
+    return array
 
 
 def _place_edges(
@@ -220,7 +234,7 @@ def _read_fields(
     plan: DecodePlan, files: _core.ShardFiles, rows: NDArray[np.int64]
 ) -> dict[str, list[Any]]:
     """Return the values of each requested field that is decoded in Python, one per row."""
-    values: dict[str, list[Any]] = {name: [] for name in plan.fields if name != "hidden"}
+    values: dict[str, list[Any]] = {name: [] for name in plan.fields if name not in TENSORS}
     if not values:
         return values
     needs_meta = bool({"meta", "logprobs"} & values.keys())

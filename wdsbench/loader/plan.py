@@ -36,7 +36,7 @@ class DecodePlan:
     Attributes:
         threads: Decode threads; 0: the thread that waits for the batch decodes it.
         verify_hash: Check XXH3 of members that are read whole.
-        raw: Hidden states stay float16 until they are on the device.
+        raw: States and images keep their stored dtype until they are on the device.
     """
 
     index: DatasetIndex
@@ -56,17 +56,23 @@ class DecodePlan:
     @property
     def token_bytes(self) -> int:
         """Bytes of a token in a batch: all requested layers."""
-        return self.layers.size * self.index.num_features * (2 if self.raw else 4)
+        if self.raw:
+            return self.stored_token_bytes
+        return self.layers.size * self.index.num_features * 4
 
     @property
     def stored_token_bytes(self) -> int:
         """Bytes of a token in the shards: all requested layers."""
-        dtype = np.dtype(self.index.fields["hidden"].dtype)
-        return self.layers.size * self.index.num_features * dtype.itemsize
+        return self.layers.size * self.index.num_features * self.stored_dtype.itemsize
+
+    @property
+    def stored_dtype(self) -> np.dtype[Any]:
+        """Dtype of states or images in the shards."""
+        return np.dtype(self.index.fields[self.index.tensor.name].dtype)
 
     def access(self, rows: NDArray[np.int64]) -> str:
         """Return ``"sparse"`` if less than half of the state bytes is requested, else ``"map"``."""
-        stored = int(self.index.member(HIDDEN, "size")[rows].sum())
+        stored = int(self.index.member(self.index.tensor.main, "size")[rows].sum())
         requested = int(self.ranges.count[rows].sum()) * self.stored_token_bytes
         return "sparse" if 2 * requested < stored else "map"
 

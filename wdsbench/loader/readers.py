@@ -153,7 +153,7 @@ def _received(
 
 def _copy_out(tensors: BatchTensors) -> None:
     """Replace tensors in a slab by copies in ordinary memory."""
-    for name in ("hidden", "edge_index", "edge_attr"):
+    for name in ("values", "edge_index", "edge_attr"):
         value = getattr(tensors, name)
         if value is not None:
             setattr(tensors, name, value.clone())

@@ -39,7 +39,7 @@ class Filled(NamedTuple):
     decode_seconds: float = 0.0
     #: End of the decode, on the clock of ``time.perf_counter``.
     done_at: float = 0.0
-    #: Payload bytes of hidden states.
+    #: Payload bytes of states or images.
     bytes_read: int = 0
     #: Bytes fetched from disks since the worker started.
     disk_bytes: int = 0

@@ -138,7 +138,7 @@ def tensors_of(value: Any) -> Iterator[torch.Tensor]:
 
 
 def move_batch(batch: Batch, device: torch.device) -> Batch:
-    """Return the batch with every tensor (and graph) on ``device``, hidden states float32."""
+    """Return the batch with every tensor (and graph) on ``device``, states and images float32."""
     moved: dict[str, Any] = {}
     for item in fields(batch):
         value = getattr(batch, item.name)
@@ -149,7 +149,9 @@ def move_batch(batch: Batch, device: torch.device) -> Batch:
         there.hidden = _widened(there.hidden, there.hidden_scale)
     if there.graph is not None:
         there.graph.x = _widened(there.graph.x, there.hidden_scale)
-    there.hidden_scale = None
+    if there.image is not None:
+        there.image = _normalised(there.image, there.image_range)
+    there.hidden_scale = there.image_range = None
     return there
 
 
@@ -157,3 +159,13 @@ def _widened(states: torch.Tensor, scale: torch.Tensor | None) -> torch.Tensor:
     """Return float32 states, multiplied by a scale that broadcasts against them."""
     states = states.float()
     return states if scale is None else states.mul_(scale)
+
+
+def _normalised(image: torch.Tensor, ranges: torch.Tensor | None) -> torch.Tensor:
+    """Return float32 patches, (x - low) / (high - low) if there are ranges, 0 if one is empty."""
+    if ranges is None:
+        return image
+    low, high = ranges[:, :, :1, None], ranges[:, :, 1:, None]
+    width = high - low
+    usable = (width > 0) & width.isfinite()
+    return torch.where(usable, image.float().sub_(low).div_(width), 0.0)

@@ -18,7 +18,7 @@ import numpy as np
 
 from wdsbench import _core
 from wdsbench.records import Member
-from wdsbench.shards.format.kinds import HIDDEN, member_names
+from wdsbench.shards.format.kinds import member_names
 from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.stream.assign import this_consumer
 from wdsbench.stream.order import order_rng
@@ -137,8 +137,9 @@ class SampleRows:
         self, ahead: _core.ReadAhead, shard: int, start: int, stop: int
     ) -> Iterator[tuple[int, int]]:
         """Yield row ranges; request the bytes of each and AHEAD_BYTES more before it."""
-        offsets = self._index.member(HIDDEN, "offset")[start:stop].astype(np.int64)
-        ends = offsets + self._index.member(HIDDEN, "size")[start:stop].astype(np.int64)
+        main = self._index.tensor.main
+        offsets = self._index.member(main, "offset")[start:stop].astype(np.int64)
+        ends = offsets + self._index.member(main, "size")[start:stop].astype(np.int64)
         requested = int(offsets[0])
         row = start
         while row < stop:

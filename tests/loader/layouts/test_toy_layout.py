@@ -33,7 +33,7 @@ class LayersFirst(Layout):
         return min(batch_size, rows.size) * longest * self.plan.token_bytes, 0
 
     def assemble(self, tensors: BatchTensors, batch: Batch) -> None:
-        batch.hidden = tensors.hidden
+        batch.hidden = tensors.values
         batch.lengths = torch.from_numpy(tensors.placement.lengths)
 
 

@@ -88,7 +88,7 @@ BROKEN: list[tuple[str, Callable[[Path], object], str]] = [
     (
         "states as bfloat16",
         lambda f: edit(f, lambda c: c["fields"]["hidden"].update(dtype="bf16")),
-        "stored as 'bf16', which NumPy does not know; pack the traces again",
+        "stored as 'bf16', which NumPy does not know; pack again",
     ),
     (
         "missing column",

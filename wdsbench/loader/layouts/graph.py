@@ -61,9 +61,9 @@ class GraphLayout(EdgeLayout):
 
     def assemble(self, tensors: BatchTensors, batch: Batch) -> None:
         """Set ``graph``."""
-        assert tensors.hidden is not None
+        assert tensors.values is not None
         nodes = np.repeat(tensors.placement.lengths, self.plan.layers.size)
-        batch.graph = graph_batch(tensors, tensors.hidden, nodes)
+        batch.graph = graph_batch(tensors, tensors.values, nodes)
         if tensors.scales is not None:
             scales = tensors.scales.reshape(-1).repeat_interleave(batch.graph.ptr.diff())
             batch.hidden_scale = scales[:, None]

@@ -31,9 +31,9 @@ class JaggedLayout(Layout):
     def assemble(self, tensors: BatchTensors, batch: Batch) -> None:
         """Set ``hidden``, ``lengths`` and ``offsets``."""
         placement = tensors.placement
-        if tensors.hidden is None or placement.offsets is None:
+        if tensors.values is None or placement.offsets is None:
             return
-        batch.hidden = tensors.hidden
+        batch.hidden = tensors.values
         batch.lengths = torch.from_numpy(placement.lengths)
         batch.offsets = torch.from_numpy(placement.offsets)
         if tensors.scales is not None:

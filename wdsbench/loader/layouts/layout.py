@@ -17,7 +17,7 @@ from wdsbench.records import Batch
 
 @dataclass(frozen=True)
 class Placement:
-    """Where the hidden states of a batch's samples are written.
+    """Where the states or images of a batch's samples are written.
 
     Attributes:
         shape: Shape of the tensor.
@@ -44,8 +44,10 @@ class BatchTensors:
 
     Attributes:
         rows: int64 ``[B]``: rows of the index.
-        hidden: float32 (or the stored float16), shaped as in ``placement``; None if not requested.
-        scales: float32 ``[B, layers]``: factors not yet applied to float16 states, or None.
+        values: States or images, float32 (or the stored dtype), shaped as in ``placement``; None
+            if not requested.
+        scales: float32 ``[B, layers]``: factors not yet applied to float16 states; ``[B, C, 2]``:
+            ranges of images not yet normalised; or None.
         edge_index: int64 ``[2, E]``, or None.
         edge_attr: float32 ``[E, edge_channels]``, or None.
         edge_counts: int64: edges of each graph, or None.
@@ -54,7 +56,7 @@ class BatchTensors:
 
     rows: NDArray[np.int64]
     placement: Placement
-    hidden: torch.Tensor | None = None
+    values: torch.Tensor | None = None
     scales: torch.Tensor | None = None
     edge_index: torch.Tensor | None = None
     edge_attr: torch.Tensor | None = None
@@ -109,18 +111,20 @@ class Layout(ABC):
     Attributes:
         name: The value of the argument ``layout``.
         tokens: Tokens that the layout always reads; None: those of the argument ``tokens``.
+        tensor: The kind that the layout arranges, a key of ``TENSORS``.
     """
 
     name: ClassVar[str]
     tokens: ClassVar[str | None] = None
+    tensor: ClassVar[str] = "hidden"
 
     def __init__(self, plan: DecodePlan) -> None:
         self.plan = plan
 
     @property
-    def has_states(self) -> bool:
-        """True if batches have hidden states."""
-        return self.tokens is not None or "hidden" in self.plan.fields
+    def has_tensor(self) -> bool:
+        """True if batches have hidden states, or images."""
+        return self.tokens is not None or self.tensor in self.plan.fields
 
     def check(self, rows: NDArray[np.int64]) -> None:  # noqa: B027 - optional
         """Raise DecodeError unless all ``rows`` fit the layout."""

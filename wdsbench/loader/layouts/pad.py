@@ -39,5 +39,5 @@ class PadLayout(StackLayout):
     def assemble(self, tensors: BatchTensors, batch: Batch) -> None:
         """Set ``hidden`` and ``lengths``."""
         super().assemble(tensors, batch)
-        if tensors.hidden is not None:
+        if tensors.values is not None:
             batch.lengths = torch.from_numpy(tensors.placement.lengths)

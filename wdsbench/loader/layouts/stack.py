@@ -36,7 +36,7 @@ class StackLayout(Layout):
 
     def assemble(self, tensors: BatchTensors, batch: Batch) -> None:
         """Set ``hidden``."""
-        batch.hidden = tensors.hidden
+        batch.hidden = tensors.values
         if tensors.scales is not None and batch.hidden is not None:
             ones = [1] * (batch.hidden.dim() - 2)
             batch.hidden_scale = tensors.scales.view(*tensors.scales.shape, *ones)

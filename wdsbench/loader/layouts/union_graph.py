@@ -86,8 +86,8 @@ class UnionGraphLayout(EdgeLayout, JaggedLayout):
 
     def assemble(self, tensors: BatchTensors, batch: Batch) -> None:
         """Set ``graph``; a node has the states of all layers, ``[N, L, D]``."""
-        assert tensors.hidden is not None
-        x, nodes = tensors.hidden.permute(1, 0, 2), tensors.placement.lengths
+        assert tensors.values is not None
+        x, nodes = tensors.values.permute(1, 0, 2), tensors.placement.lengths
         batch.graph = graph_batch(tensors, x, nodes)
         if tensors.scales is not None:
             scales = tensors.scales.repeat_interleave(batch.graph.ptr.diff(), dim=0)

@@ -38,7 +38,6 @@ from wdsbench.shards.format.kinds import (
 from wdsbench.shards.read.sample import StoredSample
 
 _LOOKBACK: Final = SKETCH_VALUES.index("lookback")
-_EVERY_SAMPLE: Final = ("hidden", "meta")
 #: Log-softmax in low precision ends a little above 0.
 _LOGPROB_MAX: Final = 1e-2
 
@@ -74,7 +73,7 @@ def _kind_problems(
     has_table = sample.index.has_hashes
     if not damaged.isdisjoint(kind.required):
         return []
-    if missing and kind.name in _EVERY_SAMPLE:
+    if missing and kind.name in (sample.index.tensor.name, "meta"):
         if kind.name == "meta" and not has_table:
             return []
         detail = f"there is no {kind.main}; every sample has one"
@@ -135,6 +134,24 @@ def _check_sketch(arrays: Sequence[CheckedArray], *_: object) -> None:
         )
 
 
+def _check_image(arrays: Sequence[CheckedArray], *_: object) -> None:
+    image, ranges = arrays
+    finite = np.isfinite(ranges.values)
+    bad = ~(finite & (ranges.values[:, :1] <= ranges.values[:, 1:]))
+    if bad.any():
+        place = int(bad.argmax())
+        detail = f"the range of channel {place // 2} is {ranges.values[place // 2].tolist()}"
+        raise ranges.wrong(place, f"{detail}, expected finite numbers, low <= high")
+    for channel, (pixels, (low, high)) in enumerate(zip(image.values, ranges.values, strict=True)):
+        outside = ~((pixels >= low) & (pixels <= high))
+        if outside.any():
+            place = int(outside.argmax())
+            detail = f"pixel {place} of channel {channel} is {pixels.reshape(-1)[place]}"
+            raise image.wrong(
+                channel * pixels.size + place, f"{detail}, outside its range [{low:g}, {high:g}]"
+            )
+
+
 def _check_maps(arrays: Sequence[CheckedArray], *_: object) -> None:
     (maps,) = arrays
     flat = maps.values.reshape(-1)
@@ -171,6 +188,8 @@ def _disagreements(meta: dict[str, Any], sample: StoredSample) -> Iterator[str]:
     ):
         if meta.get(name) != table:
             yield f"{name} is {meta.get(name)!r}, the table says {table!r}"
+    if sample.index.tensor.name == "image":
+        return
     names = ("tokens", "token_texts", "token_logprobs")
     tokens, texts, logprobs = (meta.get(name) for name in names)
     if _length(tokens) not in (0, row.tokens):
@@ -199,6 +218,7 @@ def _is_logprob(value: object) -> bool:
 _VALUE_CHECKS: Final[dict[str, Callable[[Sequence[CheckedArray], Sizes, str], None]]] = {
     "edges": _check_edges,
     "heads": _check_edges,
+    "image": _check_image,
     "sketch": _check_sketch,
     "full": _check_maps,
 }

@@ -17,7 +17,7 @@ from wdsbench.records import SPLITS
 from wdsbench.shards.check.arrays import LayerStats
 from wdsbench.shards.check.problems import Problem, problem_of
 from wdsbench.shards.format.index import INDEX_NAME, IndexFile, split_entries
-from wdsbench.shards.format.kinds import HIDDEN, main_member
+from wdsbench.shards.format.kinds import main_member
 from wdsbench.shards.format.names import make_key
 from wdsbench.shards.format.table import is_table_name
 from wdsbench.shards.read.index import COLUMNS, DatasetIndex
@@ -34,9 +34,11 @@ _SMALLEST_STEP: Final = 2.0**-24
 
 def shape_problems(index: DatasetIndex) -> Iterator[Problem]:
     """Yield the reasons why rows and members cannot be located with the index."""
-    hidden = index.file.fields.get("hidden")
-    if hidden is None or len(hidden.shape) != 3 or None in (hidden.shape[0], hidden.shape[2]):
-        yield Problem("index", "no field hidden of shape [L, null, D]", INDEX_NAME)
+    tensor = index.tensor
+    entry = index.file.fields.get(tensor.name)
+    if entry is None or len(entry.shape) != 3 or None in (entry.shape[0], entry.shape[2]):
+        axes = ", ".join("null" if axis == "t" else str(axis) for axis in tensor.main_spec.axes)
+        yield Problem("index", f"no field {tensor.name} of shape [{axes}]", INDEX_NAME)
     else:
         try:
             _ = index.model_layers
@@ -96,7 +98,7 @@ def table_problems(index: DatasetIndex) -> Iterator[Problem]:
         (~(np.isnan(label) | (label == 0) | (label == 1)), "label {label} is not 0, 1 or unknown"),
         (np.isinf(score), "score {score} is not finite"),
         (_mislabelled(index), "label {label} of score {score} contradicts the threshold"),
-        (index.member(HIDDEN, "size") == 0, "there is no hidden.npy"),
+        (index.member(index.tensor.main, "size") == 0, f"there is no {index.tensor.main}"),
     ):
         for row in np.flatnonzero(wrong).tolist():
             yield problem(row, what.format(**{name: columns[name][row] for name in COLUMNS}))

@@ -4,7 +4,10 @@ A kind is one or more members of a sample that belong together, such as the thre
 ``edges``. All other rooms read this table. Shapes are written in these sizes:
 
     L layers · T tokens · t tokens with stored states (the last t of T) · D features · H heads ·
-    E edges, any number
+    E edges, any number · C channels and P pixels of an image patch
+
+A sample has hidden states or an image patch, one of the kinds in :data:`TENSORS`. In the table and
+in the decoder a patch is a stack of matrices like states: C takes the place of L, P of t and D.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ HEADS_POINTER: Final = "heads_ptr.npy"
 HEADS_WEIGHT: Final = "heads_weight.npy"
 HIDDEN: Final = "hidden.npy"
 HIDDEN_SCALE: Final = "hidden_scale.npy"
+IMAGE: Final = "image.npy"
+IMAGE_RANGE: Final = "image_range.npy"
 META: Final = "meta.json"
 SKETCH: Final = "sketch.npy"
 
@@ -52,9 +57,11 @@ _AXES: Final[dict[str, Callable[[Sizes], int]]] = {
     "T * (T + 1) / 2": lambda sizes: sizes.tokens * (sizes.tokens + 1) // 2,
     "t": lambda sizes: sizes.states,
     "D": lambda sizes: sizes.features,
+    "C": lambda sizes: sizes.layers,
+    "P": lambda sizes: sizes.features,
 }
 #: Axes of the same size in every sample of a data set.
-_SHARED_AXES: Final = ("L", "L + 1", "L * H + 1", "H", "D")
+_SHARED_AXES: Final = ("L", "L + 1", "L * H + 1", "H", "D", "C", "P")
 
 
 @dataclass(frozen=True)
@@ -170,7 +177,17 @@ KINDS: dict[str, MemberKind] = {
             ),
             main=HIDDEN,
             pack_option="",
-            remedy="every sample has hidden states; pack the raw traces again",
+            remedy="pack raw traces; this data set holds images",
+        ),
+        MemberKind(
+            "image",
+            (
+                MemberSpec(IMAGE, ("|u1", "<u2", "<f2"), ("C", "P", "P")),
+                MemberSpec(IMAGE_RANGE, ("<f4",), ("C", 2)),
+            ),
+            main=IMAGE,
+            pack_option="--images",
+            remedy="pack images with --images; this data set holds traces",
         ),
         MemberKind(
             "meta",
@@ -198,6 +215,11 @@ KINDS: dict[str, MemberKind] = {
         ),
     )
 }
+
+
+#: Kinds of which every sample has one, the same in the whole data set, and the member that its
+#: values are decoded with: factors ``[L]``, or ranges (low, high) ``[C, 2]``.
+TENSORS: Final = {"hidden": HIDDEN_SCALE, "image": IMAGE_RANGE}
 
 
 def member_names() -> tuple[str, ...]:

@@ -14,7 +14,14 @@ from numpy.typing import NDArray
 from wdsbench.errors import ShardError
 from wdsbench.records import SPLITS, FieldSpec, Member
 from wdsbench.shards.format.index import INDEX_NAME, IndexFile, LabelsEntry, read_index
-from wdsbench.shards.format.kinds import HIDDEN, KINDS, MemberSpec, Sizes, member_specs
+from wdsbench.shards.format.kinds import (
+    KINDS,
+    TENSORS,
+    MemberKind,
+    MemberSpec,
+    Sizes,
+    member_specs,
+)
 from wdsbench.shards.format.rows import SampleRow
 from wdsbench.shards.format.table import map_table
 
@@ -65,13 +72,14 @@ class DatasetIndex:
         if len(self.columns.get("question_offset", ())) != samples + 1:
             detail = "column question_offset does not fit the samples"
             raise ShardError(detail, shard=str(self.folder))
-        hidden = self.file.fields.get("hidden")
+        name = self.tensor.name
+        entry = self.file.fields.get(name)
         try:
-            np.dtype(hidden.dtype if hidden else "<f2")
+            np.dtype(entry.dtype if entry else "<f2")
         except TypeError:
             raise ShardError(
-                f"hidden states are stored as {hidden and hidden.dtype!r}, which NumPy does not"
-                " know; pack the traces again",
+                f"field {name} is stored as {entry and entry.dtype!r}, which NumPy does not know;"
+                " pack again",
                 shard=str(self.folder / INDEX_NAME),
             ) from None
 
@@ -98,10 +106,15 @@ class DatasetIndex:
         """Source of the labels; None if the index does not have it."""
         return self.file.labels
 
+    @cached_property
+    def tensor(self) -> MemberKind:
+        """The kind that every sample has: ``hidden``, or ``image``."""
+        return KINDS[next((name for name in TENSORS if name in self.file.fields), "hidden")]
+
     @property
     def num_layers(self) -> int:
-        """L: layers of every sample's hidden states."""
-        return self._hidden_axis(0)
+        """L: layers of every sample's hidden states; of images C, their channels."""
+        return self._tensor_axis(0)
 
     @property
     def model_layers(self) -> tuple[int, ...] | None:
@@ -129,8 +142,8 @@ class DatasetIndex:
 
     @property
     def num_features(self) -> int:
-        """D: features of every hidden state."""
-        return self._hidden_axis(2)
+        """D: features of every hidden state; of images P, their columns."""
+        return self._tensor_axis(2)
 
     @property
     def num_heads(self) -> int:
@@ -162,8 +175,8 @@ class DatasetIndex:
         tokens, states = (int(self.columns[name][row]) for name in ("tokens", "state_tokens"))
         return Sizes(self.num_layers, tokens, states, self.num_features, self.heads)
 
-    def _hidden_axis(self, axis: int) -> int:
-        size = self.file.fields["hidden"].shape[axis]
+    def _tensor_axis(self, axis: int) -> int:
+        size = self.file.fields[self.tensor.name].shape[axis]
         assert size is not None
         return size
 
@@ -198,7 +211,7 @@ class DatasetIndex:
     @property
     def has_hashes(self) -> bool:
         """True if the XXH3 of every member is known."""
-        return f"{HIDDEN}.xxh3" in self.columns
+        return f"{self.tensor.main}.xxh3" in self.columns
 
     def shards_of(self, split: str | None) -> list[int]:
         """Return the shards of a split, or all for None, in order; raise ValueError for others."""

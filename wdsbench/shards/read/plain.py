@@ -14,7 +14,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from wdsbench import _core
 from wdsbench.errors import DecodeError, ShardError
@@ -29,7 +29,7 @@ from wdsbench.shards.format.index import (
     layers_in_words,
     split_entries,
 )
-from wdsbench.shards.format.kinds import ATTENTION, HEADS_POINTER, HIDDEN, KINDS, META, SKETCH
+from wdsbench.shards.format.kinds import ATTENTION, HEADS_POINTER, KINDS, META, SKETCH, TENSORS
 from wdsbench.shards.format.rows import PlacedRow, SampleRow, columns_of
 from wdsbench.shards.format.table import TableSpec
 from wdsbench.shards.format.tar import Placement
@@ -38,8 +38,20 @@ from wdsbench.shards.read.index import DatasetIndex
 #: Name of a sample's file in webdataset: folders and a name up to its first dot, then the suffix.
 _SAMPLE_NAME = re.compile(r"^((?:.*/)?[^./][^./]*)\.([^/]*)$")
 
-#: Read of every ``hidden.npy`` for its shape; NumPy's headers of up to four axes have 128 bytes.
+#: Read of the states or the image for the shape; NumPy's headers of up to four axes have 128 bytes.
 _HEADER_BYTES = 128
+
+
+class _Shape(NamedTuple):
+    """Kind of the tensor, its first and last axis, and its dtype."""
+
+    kind: str
+    layers: int
+    features: int
+    dtype: str
+
+    def in_words(self) -> str:
+        return f"({self.layers}, T, {self.features}) of {self.dtype}"
 
 
 @dataclass
@@ -63,19 +75,24 @@ class _Sample:
         row = SampleRow(**{item.name: getattr(self, item.name) for item in fields(SampleRow)})
         return row, {name: Placement(*place, 0) for name, place in self.places.items()}
 
-    def read_shape(self, shape: tuple[int, int, str] | None) -> tuple[int, int, str]:
-        """Set T and return (L, D, dtype), which all samples share."""
-        if HIDDEN not in self.places:
+    def read_shape(self, shape: _Shape | None) -> _Shape:
+        """Set T and return what all samples share."""
+        mains = [KINDS[name].main for name in TENSORS]
+        name = next((name for name in TENSORS if KINDS[name].main in self.places), None)
+        if name is None or (shape is not None and name != shape.kind):
+            wanted = " or ".join(mains) if shape is None else KINDS[shape.kind].main
             raise ShardError(
-                f"sample {self.key} has no {HIDDEN}, only {', '.join(sorted(self.places))}",
+                f"sample {self.key} has no {wanted}, only {', '.join(sorted(self.places))}",
                 shard=str(self.path),
             )
-        descr, axes = self._npy_header(HIDDEN)
-        if len(axes) != 3 or (shape is not None and (axes[0], axes[2], descr) != shape):
-            wanted = "[L, T, D]" if shape is None else f"({shape[0]}, T, {shape[1]}) of {shape[2]}"
-            raise self._damaged(HIDDEN, f"shape {axes} of {descr}, expected {wanted}")
+        main = KINDS[name].main
+        descr, axes = self._npy_header(main)
+        found = _Shape(name, axes[0], axes[2], descr) if len(axes) == 3 else None
+        if found is None or found != (shape or found):
+            expected = "three axes" if shape is None else shape.in_words()
+            raise self._damaged(main, f"shape {axes} of {descr}, expected {expected}")
         self.state_tokens = self.tokens = axes[1]
-        return axes[0], axes[2], descr
+        return found
 
     def read_heads(self, layers: int) -> int:
         """Return H of the attention members, or 0; decoding compares every other sample with it."""
@@ -133,12 +150,12 @@ def index_tars(paths: Sequence[Path]) -> DatasetIndex:
     """Return an index of the tar files, made from their headers.
 
     Raises:
-        ShardError: A tar file is damaged, members of a key are not contiguous, ``hidden.npy`` is
-            missing, or samples disagree in shape or layers.
+        ShardError: A tar file is damaged, members of a key are not contiguous, ``hidden.npy`` or
+            ``image.npy`` is missing, or samples disagree in shape or layers.
     """
     ordered = sorted(paths, key=lambda path: (SPLITS.index(_split_of(path)), path))
     shards: list[tuple[Path, list[_Sample]]] = []
-    shape: tuple[int, int, str] | None = None
+    shape: _Shape | None = None
     first: _Sample | None = None
     heads = 0
     for path in ordered:
@@ -150,7 +167,7 @@ def index_tars(paths: Sequence[Path]) -> DatasetIndex:
             samples = _samples(path, file.fileno())
             for sample in samples:
                 shape = sample.read_shape(shape)
-                sample.read_meta(shape[0])
+                sample.read_meta(shape.layers)
                 first = first or sample
                 if sample.layers != first.layers:
                     raise ShardError(
@@ -158,17 +175,16 @@ def index_tars(paths: Sequence[Path]) -> DatasetIndex:
                         f" {layers_in_words(first.layers)}; open each choice of layers by itself",
                         shard=str(path),
                     )
-                heads = heads or sample.read_heads(shape[0])
+                heads = heads or sample.read_heads(shape.layers)
         shards.append((path, samples))
     if shape is None or first is None:
         raise ShardError(f"no sample in {len(paths)} tar files; there is nothing to read")
     placed = [(_split_of(path), [one.placed_row() for one in of]) for path, of in shards]
     columns = columns_of(placed, hashes=False)
-    layers, features, dtype = shape
     entries = {
         name: FieldEntry(
-            dtype=dtype if name == "hidden" else kind.main_spec.dtypes[0],
-            shape=kind.index_shape(layers, features, heads),
+            dtype=shape.dtype if name == shape.kind else kind.main_spec.dtypes[0],
+            shape=kind.index_shape(shape.layers, shape.features, heads),
             samples=int((columns[f"{kind.main}.size"] != 0).sum()),
         )
         for name, kind in KINDS.items()

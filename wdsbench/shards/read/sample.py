@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from wdsbench import _core
 from wdsbench.errors import DecodeError, ShardError
 from wdsbench.records import EdgeLists, Member
-from wdsbench.shards.format.kinds import HIDDEN_SCALE, KINDS, META, Sizes
+from wdsbench.shards.format.kinds import HIDDEN_SCALE, IMAGE_RANGE, KINDS, META, Sizes
 from wdsbench.shards.read.index import DatasetIndex
 
 _SEE_VERIFY: Final = "`wdsbench verify` lists what is damaged"
@@ -165,6 +165,16 @@ class StoredSample:
             return stored
         wide: NDArray[np.float32] = stored.astype(np.float32) * scales[:, None, None]
         return wide
+
+    def pixels(self) -> NDArray[np.float32]:
+        """Return the patch, float32 ``[C, P, P]``: 0 and 1 at the ends of each channel's range."""
+        stored = self.array("image").astype(np.float32)
+        low, high = self.member_array(IMAGE_RANGE).T[:, :, None, None]
+        width = high - low
+        usable = (width > 0) & np.isfinite(width)
+        with np.errstate(over="ignore", invalid="ignore"):
+            pixels: NDArray[np.float32] = (stored - low) / np.where(usable, width, np.float32(1))
+        return np.where(usable, pixels, np.float32(0))
 
     def maps(self) -> NDArray[Any] | None:
         """Return the attention maps ``[L, H, T, T]``, or None if they are not stored."""
