@@ -117,6 +117,12 @@ def start_code(code: str, *arguments: object, **environment: str) -> Forked:
     return Forked({"code": code, "arguments": [str(word) for word in arguments]}, **environment)
 
 
+def start_file(path: Path, *arguments: object, **environment: str) -> Forked:
+    """Start the script at ``path``, which is ``__main__`` there, with ``arguments``."""
+    words = [str(word) for word in arguments]
+    return Forked({"file": str(path), "arguments": words}, **environment)
+
+
 @functools.cache
 def _server() -> socket.socket:
     """Return the way to the server, started at the first call; it ends with this process."""
@@ -182,6 +188,9 @@ def _wait_for(request: dict[str, Any], told: int, out: int, err: int) -> NoRetur
         _run(request)
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except KeyboardInterrupt:
+        traceback.print_exc()
+        code = -signal.SIGINT
     except BaseException:
         traceback.print_exc()
         code = 1
@@ -191,16 +200,25 @@ def _wait_for(request: dict[str, Any], told: int, out: int, err: int) -> NoRetur
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
+    if code == -signal.SIGINT:  # as interpreters end that were interrupted
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
     os._exit(code)
 
 
 def _run(request: dict[str, Any]) -> None:
-    """Run ``{"command": words}``, or ``{"code": text, "arguments": words}``, as if alone."""
+    """Run ``{"command": words}``, or ``code`` or a ``file`` with ``arguments``, as if alone."""
     os.environ.clear()
     os.environ.update(request["environment"])
     if "command" in request:
         sys.argv = ["wdsbench", *request["command"]]
         runpy.run_module("wdsbench", run_name="__main__")
+        return
+    if "file" in request:
+        path = str(request["file"])
+        sys.argv = [path, *request["arguments"]]
+        sys.path.insert(0, str(Path(path).parent))
+        runpy.run_path(path, run_name="__main__")
         return
     sys.argv = ["-c", *request["arguments"]]
     sys.path.insert(0, str(TESTS))

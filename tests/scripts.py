@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from forks import start_code
+from forks import Forked, start_code, start_file
 
 TESTS = Path(__file__).parent
 
@@ -52,6 +52,23 @@ def run_file(path: Path, *arguments: object) -> subprocess.CompletedProcess[str]
             os.killpg(process.pid, signal.SIGKILL)
             raise
     return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def fork_code(code: str, *arguments: object) -> None:
+    """Run ``code`` as `run_code` does, in a process that has imported torch; it must end well."""
+    strict = "import warnings; warnings.simplefilter('error', UserWarning)\n"
+    done = _done(start_code(strict + code, *arguments))
+    assert done.returncode == 0, done.stderr
+
+
+def fork_file(path: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run a script file in a process that has imported torch."""
+    return _done(start_file(path, *arguments))
+
+
+def _done(process: Forked) -> subprocess.CompletedProcess[str]:
+    out, err = process.communicate(timeout=HANGS_SECONDS)
+    return subprocess.CompletedProcess([], process.returncode or 0, out, err)
 
 
 def until(condition: Callable[[], bool], seconds: float = 20.0) -> bool:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from batch.members import Members
 from scripts import run_code
+from trials import trials
 
 FORK = """
 import gc, os, signal, sys
@@ -44,9 +46,10 @@ def run_fork(members: Members, body: str) -> None:
     run_code(FORK + body, members.path, *place)
 
 
+@pytest.mark.trials
 def test_a_fork_while_runs_are_in_flight(members: Members) -> None:
     body = """
-for number in range(40):
+for number in range(TRIALS):
     runs = [start(threads) for threads in (1, 2, 3)]
     def work():
         for run, _ in runs:
@@ -69,12 +72,13 @@ for number in range(40):
         assert right(out)
     ended(pid)
 """
-    run_fork(members, body)
+    run_fork(members, body.replace("TRIALS", str(trials(5, 40))))
 
 
+@pytest.mark.trials
 def test_a_child_that_drops_its_parents_runs(members: Members) -> None:
     body = """
-for number in range(20):
+for number in range(TRIALS):
     runs = [start(threads) for threads in (1, 2, 3)]
     def work():
         runs.clear()
@@ -87,7 +91,7 @@ for number in range(20):
         assert right(out)
     ended(pid)
 """
-    run_fork(members, body)
+    run_fork(members, body.replace("TRIALS", str(trials(4, 20))))
 
 
 def test_a_child_of_a_child(members: Members) -> None:
@@ -130,6 +134,7 @@ ended(pid)
     run_fork(members, body)
 
 
+@pytest.mark.trials
 def test_a_fork_in_another_thread(members: Members) -> None:
     body = """
 import threading
@@ -146,13 +151,13 @@ def work():
     run, out = start()
     run.wait()
     return 0 if right(out) else 2
-for _ in range(60):
+for _ in range(TRIALS):
     ended(child(work))
 stop.set()
 for thread in threads:
     thread.join()
 """
-    run_fork(members, body)
+    run_fork(members, body.replace("TRIALS", str(trials(8, 60))))
 
 
 def test_the_end_of_the_process_with_runs_in_flight(members: Members) -> None:

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 from builders import Packed, make_dataset
 from loaded import check_states
-from trials import trials
+from trials import FULL_ONLY, trials
 
 from wdsbench import ShardError, TraceDataset, TraceLoader
 from wdsbench.loader.readers import InProcessReader
@@ -29,7 +29,11 @@ from wdsbench.loader.readers import InProcessReader
 TRACES = 40
 
 #: (num_workers, threads, number of trials)
-WAYS = [(0, 1, trials(3, 8)), (0, 2, trials(3, 8)), (2, None, trials(1, 4))]
+WAYS = [
+    pytest.param(0, 1, 8, marks=FULL_ONLY),
+    (0, 2, trials(2, 8)),
+    (2, None, trials(1, 4)),
+]
 
 #: For what replaces a byte: as a float16 it is finite and not what was packed.
 GARBAGE = b"\x3c\x3c"
@@ -204,12 +208,13 @@ def test_all_samples_or_an_error_with_its_place(
         assert noticed == count
 
 
+@pytest.mark.trials
 @pytest.mark.parametrize("harm", [cut, rename_shorter, rename_same, unlink])
 @pytest.mark.parametrize(("workers", "threads"), [(0, 2), (2, None)])
 def test_shards_that_are_not_open_yet(
     packed: Packed, tmp_path: Path, harm: Callable[[Shard], None], workers: int, threads: int | None
 ) -> None:
-    for seed in range(6):
+    for seed in range(trials(2, 6)):
         folder = tmp_path / str(seed)
         shutil.copytree(packed.folder, folder)
         rng = random.Random(seed)
@@ -228,11 +233,12 @@ def test_shards_that_are_not_open_yet(
         shutil.rmtree(folder)
 
 
+@pytest.mark.trials
 @pytest.mark.parametrize(("workers", "threads"), [(0, 2), (2, None)])
 def test_hashes_find_what_was_overwritten_before_it_was_opened(
     packed: Packed, tmp_path: Path, workers: int, threads: int | None
 ) -> None:
-    for seed in range(8):
+    for seed in range(trials(2, 8)):
         folder = tmp_path / str(seed)
         shutil.copytree(packed.folder, folder)
         rng = random.Random(seed)
@@ -249,10 +255,11 @@ def test_hashes_find_what_was_overwritten_before_it_was_opened(
         shutil.rmtree(folder)
 
 
+@pytest.mark.trials
 @pytest.mark.parametrize("layout", ["graph", "jagged"])
 @pytest.mark.parametrize("harm", [cut, cut_and_restore, overwrite])
 def test_other_layouts(packed: Packed, tmp_path: Path, layout: str, harm: Any) -> None:
-    for seed in range(6):
+    for seed in range(trials(2, 6)):
         folder = tmp_path / str(seed)
         shutil.copytree(packed.folder, folder)
         loader = TraceLoader(folder, **options(shuffle=0, layout=layout, threads=2))
@@ -260,9 +267,10 @@ def test_other_layouts(packed: Packed, tmp_path: Path, layout: str, harm: Any) -
         shutil.rmtree(folder)
 
 
+@pytest.mark.trials
 @pytest.mark.parametrize("harm", [cut, cut_and_restore, overwrite, overwrite_and_restore])
 def test_single_samples(packed: Packed, tmp_path: Path, harm: Callable[[Shard], None]) -> None:
-    for seed in range(5):
+    for seed in range(trials(2, 5)):
         folder = tmp_path / str(seed)
         shutil.copytree(packed.folder, folder)
         rng = random.Random(seed)

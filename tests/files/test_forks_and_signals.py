@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from builders import Packed, make_dataset
-from scripts import run_code
+from scripts import fork_code, run_code
+from trials import trials
 
 
 def member_file(path: Path, array: Any) -> int:
@@ -54,6 +55,7 @@ HUNG = "assert os.waitpid(pid, 0)[1] == 0, 'the child hung'"
 # half::chosen_kernel() (and other function-local statics) are initialised by the first decode. A
 # fork in that moment leaves the guard taken for ever: the child's first decode blocks in
 # __cxa_guard_acquire. One in a few tries, so a w2 loader beside a young w0 loader may hang.
+@pytest.mark.trials
 def test_a_fork_during_the_first_decode(tmp_path: Path) -> None:
     size = member_file(tmp_path / "member", np.full((4, 64, 1024), 3, np.float16))
     code = f"""
@@ -67,7 +69,7 @@ def start(threads):
     jobs = np.array([[0, 0, size, 0, 0, T, 0, T, 0, T * D]])
     return _core.start_rows(files, jobs, np.arange(L), layers_stored=L, features=D, token_padded=0,
                             out=out, threads=threads)
-for number in range(400):
+for number in range({trials(40, 400)}):
     fresh = os.fork()  # a process that has not decoded yet
     if fresh == 0:
         kept = start(1)
@@ -123,11 +125,12 @@ if pid == 0:
     os._exit(0)
 {HUNG}
 """
-    run_code(code, packed.folder)
+    fork_code(code, packed.folder)
 
 
 # ShardFiles::mutex_ may be held by the reading-ahead thread (or another) at the fork; the child
 # that uses the same ShardFiles (TraceLoader keeps one; TraceDataset opens its own) waits for ever.
+@pytest.mark.trials
 def test_a_fork_while_a_shard_is_being_opened(tmp_path: Path) -> None:
     for number in range(50):
         (tmp_path / str(number)).write_bytes(bytes(100_000))
@@ -137,7 +140,7 @@ from wdsbench import _core
 paths = [os.fsencode(os.path.join(sys.argv[1], str(i))) for i in range(50)]
 files = _core.ShardFiles(paths, [100_000] * 50, limit=1)
 ahead = _core.ReadAhead(files)
-for number in range(400):
+for number in range({trials(60, 400)}):
     for shard in range(50):
         ahead.request(shard, 0, 100_000)
     pid = os.fork()

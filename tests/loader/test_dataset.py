@@ -46,8 +46,8 @@ def check(sample: dict[str, Any], packed: Packed, tokens: Any = "last", layers: 
 
 
 @pytest.mark.parametrize("tokens", CHOICES, ids=str)
-@pytest.mark.parametrize("layers", [None, [2, 0], -1])
-@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("layers", [None, [2, 0], pytest.param(-1, marks=FULL_ONLY)])
+@pytest.mark.parametrize("threads", [pytest.param(1, marks=FULL_ONLY), 3])
 def test_values(packed: Packed, tokens: Any, layers: Any, threads: int) -> None:
     dataset = TraceDataset(packed.folder, split=None, tokens=tokens, layers=layers, threads=threads)
     rows = [layers] if layers == -1 else layers
@@ -140,7 +140,7 @@ def test_pickling(packed: Packed) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("batch_size", [None, 1, 7])
+@pytest.mark.parametrize("batch_size", [None, pytest.param(1, marks=FULL_ONLY), 7])
 def test_default_collate(packed: Packed, workers: int, batch_size: int | None) -> None:
     dataset = TraceDataset(packed.folder, split=None)
     assert isinstance(dataset, IterableDataset)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from builders import Packed, make_dataset, make_raw, write_pickle, write_scores
 from loaded import assert_same, by_sample
+from trials import FULL_ONLY
 
 from wdsbench import TraceLoader
 from wdsbench.pack import pack
@@ -62,8 +63,14 @@ def load(folder: Path, **options: Any) -> TraceLoader:
     return TraceLoader(folder, split=None, batch_size=7, **options)
 
 
-@pytest.mark.parametrize("choice", CHOICES, ids=ids)
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    ("choice", "workers"),
+    [
+        pytest.param(choice, workers, marks=FULL_ONLY if workers and number % 3 else ())
+        for workers in (0, 1)
+        for number, choice in enumerate(CHOICES)
+    ],
+)
 def test_widened_on_the_device_or_the_host(
     folder: Path, choice: dict[str, Any], workers: int
 ) -> None:

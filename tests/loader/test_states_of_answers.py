@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from builders import LAYERS, Packed, make_raw, write_pickle, write_scores
 from loaded import assert_same, by_sample, check_states, states_of, wanted
+from trials import FULL_ONLY
 
 from wdsbench import DecodeError, TraceDataset, TraceLoader
 from wdsbench.loader.plan import select_tokens
@@ -75,10 +76,17 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Packed:
     return pack_cut(tmp_path_factory.mktemp("mixed"), traces, keep)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("layout", ["pad", "jagged"])
 @pytest.mark.parametrize("tokens", ["answer", "last", "last_answer", 1])
-@pytest.mark.parametrize("source", ["answers", "mixed"])
+@pytest.mark.parametrize(
+    ("source", "workers"),
+    [
+        ("answers", 0),
+        pytest.param("answers", 2, marks=FULL_ONLY),
+        pytest.param("mixed", 0, marks=FULL_ONLY),
+        ("mixed", 2),
+    ],
+)
 def test_rows_are_those_of_the_tokens(
     source: str, tokens: Any, layout: str, workers: int, request: pytest.FixtureRequest
 ) -> None:

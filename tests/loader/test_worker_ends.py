@@ -6,8 +6,6 @@ import contextlib
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,10 +13,11 @@ from typing import Any
 
 import pytest
 from builders import Packed, make_dataset
+from forks import Forked, start_file
 from loaded import assert_same, by_sample, check_states
 from loader.teams import check_all, load, load_large, order, pids
-from scripts import TESTS, is_alive, run_file, until
-from trials import FULL_ONLY
+from scripts import TESTS, fork_file, is_alive, run_file, until
+from trials import FULL_ONLY, full_only
 
 from wdsbench import DecodeError, WdsbenchError
 from wdsbench.loader.decode import BatchDecoder
@@ -148,17 +147,18 @@ def main():
 def test_start_methods(packed: Packed, tmp_path: Path, method: str) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT + "\nif __name__ == '__main__':\n    main()\n")
-    done = run_file(script, TESTS, packed.folder, method)
+    done = fork_file(script, TESTS, packed.folder, method)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["True", "True"]
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize("method", [pytest.param("spawn", marks=FULL_ONLY), "forkserver"])
+@full_only
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_without_a_main_guard(packed: Packed, tmp_path: Path, method: str) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT + "\nmain()\n")
-    done = run_file(script, TESTS, packed.folder, method)
+    done = fork_file(script, TESTS, packed.folder, method)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["True", "True"]
     assert done.stderr == ""
@@ -169,6 +169,7 @@ import multiprocessing, os, signal, sys, time
 from wdsbench import TraceLoader
 
 def main():
+    os.setsid()
     # A shell starts background processes with Ctrl-C ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     loader = TraceLoader(sys.argv[1], split=None, num_workers=2, batch_size=1)
@@ -176,7 +177,8 @@ def main():
         for number, batch in enumerate(loader):
             if epoch == 1 and number == 5:
                 pids = [child.pid for child in multiprocessing.active_children()]
-                print(*pids, flush=True)
+                with open(sys.argv[3], "w") as file:
+                    print(*pids, file=file)
             if sys.argv[2] == "held" and (epoch, number) >= (1, 5):
                 time.sleep(0.01)
 
@@ -186,20 +188,14 @@ if __name__ == "__main__":
 
 
 @contextlib.contextmanager
-def endless(packed: Packed, folder: Path, mode: str) -> Iterator[tuple[Any, list[int]]]:
+def endless(packed: Packed, folder: Path, mode: str) -> Iterator[tuple[Forked, list[int]]]:
     """Yield a training process in mid-epoch and its workers; all have ended after the block."""
-    script = folder / "script.py"
+    script, numbers = folder / "script.py", folder / "pids"
     script.write_text(ENDLESS)
-    process = subprocess.Popen(
-        [sys.executable, str(script), str(packed.folder), mode],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    assert process.stdout is not None
+    process = start_file(script, packed.folder, mode, numbers)
     try:
-        workers = [int(pid) for pid in process.stdout.readline().split()]
+        assert until(lambda: numbers.exists() and numbers.read_text().endswith("\n"))
+        workers = [int(pid) for pid in numbers.read_text().split()]
         assert len(workers) == 2
         assert all(map(is_alive, workers))
         yield process, workers
@@ -212,7 +208,7 @@ def endless(packed: Packed, folder: Path, mode: str) -> Iterator[tuple[Any, list
 def test_a_killed_trainer_leaves_no_worker(packed: Packed, tmp_path: Path, mode: str) -> None:
     with endless(packed, tmp_path, mode) as (process, workers):
         process.kill()
-        process.communicate()
+        process.communicate(timeout=20)
         assert until(lambda: not any(map(is_alive, workers)), 10)
 
 

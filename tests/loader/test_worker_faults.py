@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from builders import Packed, make_dataset
-from scripts import run_code, run_file
-from trials import FULL_ONLY
+from scripts import fork_code, fork_file
+from trials import FULL_ONLY, trials
 
 from wdsbench import TraceLoader
 from wdsbench.errors import WdsbenchError
@@ -30,13 +30,14 @@ HUNG = "assert os.waitpid(pid, 0)[1] == 0, 'the child hung'"
 
 # If a forked child used the workers of its parent, both would read one pipe (UnpicklingError,
 # hangs, missing samples).
+@pytest.mark.trials
 def test_a_forked_child_starts_its_own_workers(packed: Packed) -> None:
     code = f"""
 import os, signal, sys
 from wdsbench import TraceLoader
 loader = TraceLoader(sys.argv[1], split=None, batch_size=1, num_workers=2)
 def epochs():
-    for _ in range(20):
+    for _ in range({trials(3, 20)}):
         assert sum(len(batch) for batch in loader) == 60
 epochs()
 signal.alarm(20)
@@ -51,7 +52,7 @@ if pid == 0:
 epochs()
 {HUNG}
 """
-    run_code(code, packed.folder)
+    fork_code(code, packed.folder)
 
 
 # SharedSlab.__init__ closes the descriptor if posix_fallocate fails; __del__ must not close the
@@ -106,22 +107,26 @@ def test_lack_of_memory_at_the_start_of_workers(
     assert sum(len(batch) for batch in loader) == 60
 
 
-# A task larger than a pipe holds (TokenRanges of 4,500 rows), and no main guard.
+# In the full form a task larger than a pipe holds (TokenRanges of 4,500 rows); no main guard.
 SCRIPT = """
-import multiprocessing, sys
+import multiprocessing, sys, torch
 from wdsbench import TraceLoader
 multiprocessing.set_start_method(sys.argv[2], force=True)
-for batch in TraceLoader(sys.argv[1], split=None, num_workers=1, batch_size=500):
-    pass
+def states(workers):
+    loader = TraceLoader(sys.argv[1], split=None, num_workers=workers, batch_size=500)
+    return torch.cat([batch.hidden for batch in loader])
+assert torch.equal(states(1), states(0))
 """
 
 
+@pytest.mark.trials
 @pytest.mark.parametrize("method", ["spawn", pytest.param("forkserver", marks=FULL_ONLY)])
 def test_without_a_main_guard_and_many_samples(tmp_path: Path, method: str) -> None:
-    packed = make_dataset(tmp_path, traces=4500, layers=1, features=1, tokens=2, shard_mb=100)
+    traces = trials(300, 4500)
+    packed = make_dataset(tmp_path, traces=traces, layers=1, features=1, tokens=2, shard_mb=100)
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    done = run_file(script, packed.folder, method)
+    done = fork_file(script, packed.folder, method)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
@@ -152,7 +157,7 @@ def test_batches_larger_than_a_slab_are_counted(
 # stats.copied_batches counts the batches of one epoch, not all tensors since the loader was made.
 @pytest.mark.parametrize("layout", ["stack", "graph"])
 def test_copied_batches_of_an_epoch(tmp_path: Path, layout: str) -> None:
-    packed = make_dataset(tmp_path, traces=40, features=4096, tokens=40, layers=2)
+    packed = make_dataset(tmp_path, traces=40, features=1024, tokens=40, layers=2)
     loader = TraceLoader(packed.folder, split=None, tokens="all", layout=layout, batch_size=2)
     kept = list(loader)
     first = loader.stats.copied_batches

@@ -15,6 +15,7 @@ from builders import Packed
 from loaded import assert_same, by_sample, check_states, states_of, wanted
 from loader.teams import load, load_large, order, pids
 from scripts import open_files, until
+from trials import FULL_ONLY, trials
 
 from wdsbench import Batch
 from wdsbench.loader import team as team_module
@@ -28,10 +29,11 @@ pytestmark = [
 ]
 
 
+@pytest.mark.trials
 def test_breaks_while_batches_are_held(large: Packed) -> None:
     loader = load_large(large)
     held: list[Batch] = []
-    for _ in range(10):
+    for _ in range(trials(4, 10)):
         for batch in loader:
             held.append(batch)
             if len(held) % 3 == 0:
@@ -130,17 +132,18 @@ def test_a_kept_batch_keeps_no_worker(large: Packed) -> None:
     kept.hidden.fill_(1.0)  # type: ignore[union-attr]
 
 
+@pytest.mark.trials
 def test_many_loaders_come_and_go(packed: Packed) -> None:
     order(load(packed, 0))
     files = open_files()
-    for _ in range(8):
+    for _ in range(trials(3, 8)):
         assert len(order(load(packed))) == 60
     gc.collect()
     assert until(lambda: not pids())
     assert open_files() == files
 
 
-@pytest.mark.parametrize("limit", [0, 2 * 3 * 4096, 2 * 3 * 300_000])
+@pytest.mark.parametrize("limit", [0, pytest.param(2 * 3 * 4096, marks=FULL_ONLY), 2 * 3 * 300_000])
 @pytest.mark.parametrize("layout", ["stack", "graph"])
 def test_batches_larger_than_a_slab(
     large: Packed, monkeypatch: pytest.MonkeyPatch, limit: int, layout: str

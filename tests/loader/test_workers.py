@@ -13,6 +13,7 @@ from builders import Packed
 from loaded import assert_same, by_sample, check_states, wanted
 from loader.teams import load, load_large, order, pids
 from scripts import until
+from trials import FULL_ONLY
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs memfd_create"),
@@ -41,7 +42,9 @@ CHOICES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("choice", CHOICES, ids=str)
-@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize(
+    "workers", [pytest.param(1, marks=FULL_ONLY), 2, pytest.param(3, marks=FULL_ONLY)]
+)
 def test_the_same_as_without(packed: Packed, choice: dict[str, Any], workers: int) -> None:
     alone = by_sample(load(packed, 0, **choice))
     loader = load(packed, workers, **choice)
@@ -88,7 +91,9 @@ def test_workers_are_reused(packed: Packed) -> None:
     assert order(loader) == first
 
 
-@pytest.mark.parametrize("after", [1, 2, 5, 13])
+@pytest.mark.parametrize(
+    "after", [1, pytest.param(2, marks=FULL_ONLY), 5, pytest.param(13, marks=FULL_ONLY)]
+)
 def test_an_early_break(large: Packed, after: int) -> None:
     loader, other = load_large(large), load_large(large)
     orders = [order(other) for _ in range(4)]

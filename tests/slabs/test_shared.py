@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from scripts import open_files, until
+from trials import FULL_ONLY, trials
 
 from wdsbench.errors import WdsbenchError
 from wdsbench.processes import Channel, start_workers, stop_workers
@@ -95,7 +96,7 @@ def write_there(channel: Channel, size: int, descriptor: int) -> None:
         channel.send(None)
 
 
-@pytest.mark.parametrize("fork", [True, False])
+@pytest.mark.parametrize("fork", [True, pytest.param(False, marks=FULL_ONLY)])
 def test_two_processes_see_the_same_bytes(fork: bool) -> None:
     files = open_files()
     slab = SharedSlab(100_000)
@@ -246,9 +247,10 @@ def test_a_copy_does_not_keep_the_memory(given: list[int]) -> None:
     del copies
 
 
+@pytest.mark.trials
 def test_views_dropped_in_several_threads() -> None:
     rng = random.Random(0)
-    for _ in range(200):
+    for _ in range(trials(50, 200)):
         given: list[int] = []
         lease, tensors = leased(given, 8)
         rng.shuffle(tensors)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from trials import trials
 
 from wdsbench.slabs import SlabPool
 from wdsbench.slabs.slab import SLAB_LEAST_BYTES, SLABS
@@ -105,12 +106,13 @@ def test_pools_are_pickled_empty() -> None:
     assert place(again.tensor(SHAPE)) != place(held)
 
 
+@pytest.mark.trials
 def test_threads_share_a_pool() -> None:
     pool = SlabPool()
     wrong: list[int] = []
 
     def work(number: int) -> None:
-        for _ in range(300):
+        for _ in range(trials(60, 300)):
             tensor = pool.tensor(SHAPE)
             tensor.fill_(number)
             if not (tensor == number).all():

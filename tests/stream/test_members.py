@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import webdataset
 from builders import Packed, make_dataset, make_raw, write_pickle, write_scores
+from trials import full_only
 
 from wdsbench import DecodeError, Member, ShardError
 from wdsbench.pack import pack
@@ -103,6 +104,7 @@ def test_in_a_data_loader(packed: Packed, index: DatasetIndex, shuffle: Any, wor
     assert sorted(seen) == sorted(packed.raws)
 
 
+@full_only
 def test_in_spawned_workers(packed: Packed, index: DatasetIndex) -> None:
     import multiprocessing
 
@@ -116,6 +118,12 @@ def test_in_spawned_workers(packed: Packed, index: DatasetIndex) -> None:
         multiprocessing_context=multiprocessing.get_context("spawn"),
     )
     seen = [sample["question_id"] for sample in loader]
+    assert sorted(seen) == sorted(packed.raws)
+
+
+def test_stages_can_be_pickled(packed: Packed, index: DatasetIndex) -> None:
+    stages = pickle.loads(pickle.dumps(pipeline(index, SampleMembers(index), EpochShuffle(20))))
+    seen = [sample["question_id"] for sample in stages]
     assert sorted(seen) == sorted(packed.raws)
 
 
