@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from trials import FULL
 
 from wdsbench.bench.data import (
     Shape,
@@ -15,6 +16,14 @@ from wdsbench.bench.data import (
 )
 from wdsbench.bench.graphs import GraphShape, make_graph_files, make_graph_shards
 from wdsbench.bench.part import Settings
+
+
+@pytest.fixture(autouse=True)
+def small_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copy 4 MB, not 512, and run two epochs of a reader, not ten, outside of full trials."""
+    if not FULL:
+        monkeypatch.setattr("wdsbench.bench.ceiling.MEMCPY_BYTES", 1 << 22)
+        monkeypatch.setattr("wdsbench.bench.part.LEAST_EPOCHS", 2)
 
 
 @pytest.fixture(scope="session")

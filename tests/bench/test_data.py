@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import webdataset
 import xxhash
+from trials import trials
 
 from wdsbench import TraceLoader
 from wdsbench.bench.data import (
@@ -62,11 +63,15 @@ def test_traces_have_all_lengths() -> None:
     assert TRACES.tokens == TRACES.scaled(1.0).tokens
 
 
-def test_many_small_samples(tmp_path: Path) -> None:
-    shards = make_many(Shape("many", 2_500, 2, 8, 256), tmp_path)
+@pytest.mark.trials
+def test_many_small_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_shard = trials(100, SHARD_SAMPLES)
+    monkeypatch.setattr("wdsbench.bench.opening.SHARD_SAMPLES", in_shard)
+    samples = 2 * in_shard + in_shard // 2
+    shards = make_many(Shape("many", samples, 2, 8, 256), tmp_path)
     index = DatasetIndex.open(shards)
-    assert [entry.nsamples for entry in index.file.shardlist] == [SHARD_SAMPLES] * 2 + [500]
-    assert sum(len(batch) for batch in TraceLoader(shards, batch_size=256)) == 2_500
+    assert [entry.nsamples for entry in index.file.shardlist] == [in_shard] * 2 + [in_shard // 2]
+    assert sum(len(batch) for batch in TraceLoader(shards, batch_size=256)) == samples
 
 
 def test_holes_are_a_data_set_of_zeros(tmp_path: Path) -> None:

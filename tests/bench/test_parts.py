@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 from rich.console import Console
-from trials import full_only
+from trials import FULL, full_only, trials
 
 from wdsbench.bench import memory
 from wdsbench.bench.cold import cold_part
 from wdsbench.bench.data import Shape, TraceShape
 from wdsbench.bench.memory import memory_part
-from wdsbench.bench.opening import opening_part
+from wdsbench.bench.opening import SHARD_SAMPLES, opening_part
 from wdsbench.bench.part import Part, Settings
 from wdsbench.bench.parts import named, stream_parts
 from wdsbench.bench.report import as_json, plot_parts, print_part
@@ -28,8 +28,18 @@ OURS = ["ours-t1", "ours-t2", "ours-w2"]
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
-def check(part: Part, cases: list[str], ratios: set[str], settings: Settings, folder: Path) -> None:
-    """Assert what holds for every part: names, numbers, a table, JSON and a picture of it."""
+def check(
+    part: Part,
+    cases: list[str],
+    ratios: set[str],
+    settings: Settings,
+    folder: Path,
+    *,
+    drawn: bool = FULL,
+) -> None:
+    """Assert what holds for every part: names, numbers, a table, JSON and, if ``drawn``, a picture
+    of it.
+    """
     assert [result.name for result in part.results] == cases
     assert set(part.ratios) == ratios
     assert all(part.value(name) > 0 for name in cases)
@@ -42,7 +52,8 @@ def check(part: Part, cases: list[str], ratios: set[str], settings: Settings, fo
     assert set(report["ratios"]) == {f"{part.name}/{name}" for name in ratios}
     assert report["parts"][part.name]["facts"]["threads"] == 2
     assert report["settings"]["seed"] == 0
-    assert plot_parts(folder / "parts.png", [part]).read_bytes().startswith(b"\x89PNG")
+    if drawn:
+        assert plot_parts(folder / "parts.png", [part]).read_bytes().startswith(b"\x89PNG")
 
 
 @full_only
@@ -81,6 +92,7 @@ def test_padded_traces(
         {f"ours_over_{name}" for name in ("memcpy", *others)} | {"ours_w2_over_ours_w0"},
         settings,
         tmp_path,
+        drawn=True,
     )
 
 
@@ -98,9 +110,18 @@ def test_last_tokens(
     )
 
 
-def test_opening(data: Path, shape: Shape, settings: Settings, tmp_path: Path) -> None:
+@pytest.mark.trials
+def test_opening(
+    data: Path,
+    shape: Shape,
+    settings: Settings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert data.parent == settings.data
-    part = opening_part(settings, shape, Shape("many", 2_000, 2, 8, 256))
+    samples = trials(50, SHARD_SAMPLES)
+    monkeypatch.setattr("wdsbench.bench.opening.SHARD_SAMPLES", samples)
+    part = opening_part(settings, shape, Shape("many", 2 * samples, 2, 8, samples // 4))
     cases = ["a-w0", "a-w2", "million-w0", "million-w2", "million-index"]
     ratios = {f"{name.replace('-', '_')}_seconds" for name in cases}
     check(part, cases, ratios, settings, tmp_path)
@@ -135,7 +156,14 @@ def test_memory(settings: Settings, tmp_path: Path) -> None:
     check(part, cases, {"shuffle_mb", "shuffle_w2_mb"}, settings, tmp_path)
 
 
-def test_a_process_that_fails_is_an_error(tmp_path: Path) -> None:
+def test_a_process_that_fails_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(memory.__spec__, "name", "no_such_module")
+    with pytest.raises(WdsbenchError, match=r"-m no_such_module .*: No module named"):
+        memory._process(tmp_path, 1, 0, 4)()
+
+
+@full_only
+def test_a_process_without_a_data_set_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(WdsbenchError, match="no data set here"):
         memory._process(tmp_path, 1, 0, 4)()
 
