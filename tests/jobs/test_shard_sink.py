@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from llm.tiny import extract, make_model, make_questions, make_tokenizer
+from trials import FULL_ONLY
 
 from wdsbench.errors import PackError
 from wdsbench.jobs.shard_sink import ShardSink
@@ -178,7 +179,7 @@ def test_data_set_of_another_extraction_is_refused(tmp_path: Path) -> None:
     assert len(list((tmp_path / "traces").glob("batch_*"))) == 8
 
 
-@pytest.mark.parametrize("damage", ["cut", "flipped", "gone"])
+@pytest.mark.parametrize("damage", [pytest.param("cut", marks=FULL_ONLY), "flipped", "gone"])
 def test_trace_files_are_kept_if_the_data_set_is_damaged(damage: str, tmp_path: Path) -> None:
     run(tmp_path, keep_raw=True)
     shard = tmp_path / "shards" / "train-000001.tar"
@@ -208,7 +209,15 @@ def test_scores_use_the_given_references(tmp_path: Path) -> None:
     assert found[SCORES_NAME] == whole[SCORES_NAME]
 
 
-@pytest.mark.parametrize("damage", ["gone", "empty", "cut", "all gone"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param("gone", marks=FULL_ONLY),
+        pytest.param("empty", marks=FULL_ONLY),
+        "cut",
+        "all gone",
+    ],
+)
 def test_the_only_copy_is_kept_if_its_journal_is_damaged(damage: str, tmp_path: Path) -> None:
     """The extraction's journal also lists the removed files."""
     with pytest.raises(KeyboardInterrupt):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from builders import make_raw, write_pickle, write_scores
+from trials import FULL_ONLY
 
 from wdsbench.errors import PackError, ShardError
 from wdsbench.pack import PackOptions, pack
@@ -44,7 +45,13 @@ def make_raws(count: int = 40) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("file_format", ["npz", "pkl"])
 @pytest.mark.parametrize(
-    "attention", [("edges", "sketch"), ("edges", "heads", "sketch"), ("full", "edges"), ()]
+    "attention",
+    [
+        pytest.param(("edges", "sketch"), marks=FULL_ONLY),
+        ("edges", "heads", "sketch"),
+        ("full", "edges"),
+        pytest.param((), marks=FULL_ONLY),
+    ],
 )
 def test_packing_again_gives_the_same_shards(
     file_format: str, attention: tuple[str, ...], tmp_path: Path

@@ -19,6 +19,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from traces.raw import make_raw, numpy1_pickle, renamed_globals
+from trials import trials
 
 from wdsbench.errors import TraceError
 from wdsbench.traces.unpickle import load_pickle
@@ -301,7 +302,8 @@ def test_renaming_a_global_is_noticed() -> None:
         loads(data)
 
 
-@settings(max_examples=300, deadline=None)
+@pytest.mark.trials
+@settings(max_examples=trials(60, 300), deadline=None)
 @given(st.data())
 def test_damaged_bytes_raise_only_trace_errors(data: st.DataObject) -> None:
     """One changed byte, in any protocol, gives values or a TraceError, and nothing else."""

@@ -10,12 +10,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import Packed
+from builders import Packed, make_dataset
 from shards.damage import Sample, load, npy, rewritten, spot
 
+from wdsbench.pack import PackOptions
 from wdsbench.shards.check.verify import verify_dataset
 from wdsbench.shards.format.names import make_key
 from wdsbench.shards.read.index import DatasetIndex
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Packed:
+    """Return a smaller data set, since every test writes one."""
+    options = PackOptions(attention=("edges", "heads", "sketch", "full"), threads=1)
+    return make_dataset(tmp_path_factory.mktemp("data"), traces=10, shard_mb=0.05, options=options)
 
 
 # Wrong values in a member or the table, with hashes that are right: (what, change of a sample,

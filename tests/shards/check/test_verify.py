@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from builders import Packed, make_dataset, write_pickle
 from shards.damage import BLOCK, flip, places, spot
+from trials import FULL_ONLY, trials
 
 from wdsbench.pack import PackOptions, pack
 from wdsbench.shards.check.shard_check import ShardCheck
@@ -72,7 +73,9 @@ FLIPS: list[tuple[str, str, Callable[[Any], int], str, bool]] = [
 ]
 
 
-@pytest.mark.parametrize("row", [0, 4, 29])
+@pytest.mark.parametrize(
+    "row", [pytest.param(0, marks=FULL_ONLY), 4, pytest.param(29, marks=FULL_ONLY)]
+)
 @pytest.mark.parametrize("what", FLIPS, ids=[row[0] for row in FLIPS])
 def test_a_flipped_byte(copy: Path, what: Any, row: int) -> None:
     _, member, place, kind, exact = what
@@ -93,6 +96,7 @@ def test_a_finished_check_keeps_no_bytes(packed: Packed) -> None:
     assert not any(value.nbytes for value in vars(check).values() if isinstance(value, np.ndarray))
 
 
+@pytest.mark.trials
 def test_no_byte_of_a_shard_is_left_out(copy: Path) -> None:
     """Any bit, anywhere: found, and laid at the door of the member that it lies in."""
     index = DatasetIndex.open(copy)
@@ -101,7 +105,8 @@ def test_no_byte_of_a_shard_is_left_out(copy: Path) -> None:
     members = [
         spot(index, row, m) for row in rows for m in member_names() if spot(index, row, m).size
     ]
-    for offset in np.random.default_rng(0).integers(0, shard.stat().st_size, 300).tolist():
+    flips = trials(50, 300)
+    for offset in np.random.default_rng(0).integers(0, shard.stat().st_size, flips).tolist():
         flip(shard, offset, 1 << offset % 8)
         check = ShardCheck(index, 0)
         problems = [p for sample in check.samples() for p in sample.problems] + check.problems

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from builders import make_dataset
+from forks import start_code
 from scripts import run_code
 from trials import trials
 
@@ -129,13 +130,14 @@ def forever():
         relabel("zeros.csv")
 pid = child(forever)
 try:
-    end = time.monotonic() + float(sys.argv[2])
-    seen = [look() for _ in iter(lambda: time.monotonic() < end, False)]
+    end = time.monotonic() + 30
+    seen = []
+    while len(seen) < int(sys.argv[2]) or len(set(seen)) < 2:
+        assert time.monotonic() < end, (len(seen), set(seen))
+        seen.append(look())
 finally:
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-assert len(set(seen)) == 2
-assert len(seen) > 20
 """
 
 
@@ -304,7 +306,9 @@ labels.atomic_file = killed
 ones = lambda index: labels.RowLabels(*[np.ones(len(index), np.float32)] * 2)
 labels.replace_labels(Path(sys.argv[1]), ones, LabelsEntry(source="traces"))
 """
-    assert run_code(code, copy, check=False).returncode == 9
+    process = start_code(code, copy)
+    process.communicate(timeout=60)
+    assert process.returncode == 9
     assert len(list(copy.glob("samples-*.bin"))) == 2
     assert (copy / ".index.json.tmp").exists()
     with pytest.raises(PackError, match="already holds a data set"):
@@ -357,9 +361,9 @@ def test_killed_at_every_step(copy: Path) -> None:
 
 @pytest.mark.trials
 def test_killed_at_random(copy: Path) -> None:
-    run_code(HELPERS + AT_RANDOM, copy, 7, trials(30, 150))
+    run_code(HELPERS + AT_RANDOM, copy, 7, trials(16, 150))
 
 
 @pytest.mark.trials
 def test_opened_while_labels_change(copy: Path) -> None:
-    run_code(HELPERS + WHILE_OPENING, copy, trials(2, 10))
+    run_code(HELPERS + WHILE_OPENING, copy, trials(50, 2000))
