@@ -2,7 +2,7 @@
 data set: a resumed run has the same numbers, and all processes end together.
 
 Commands are forked (see `forks`); `make test-faults` also uses ``torchrun`` and sends a signal to
-``python -m wdsbench``.
+``python -m wdsbench``, and only its commands draw plots.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import torch
 from builders import Packed, make_dataset
 from forks import Forked, start_command
 from scripts import rank_environments
-from trials import FULL_ONLY, full_only, trials
+from trials import FULL, FULL_ONLY, full_only, trials
 
 from wdsbench.pack import PackOptions
 from wdsbench.train.checkpoint import CARD_NAME
@@ -32,7 +32,7 @@ from wdsbench.train.checkpoint import CARD_NAME
 pytestmark = pytest.mark.timeout(400)
 
 SETTINGS = [
-    *("--detector", "lstm", "--epochs", "5", "--patience", "5", "--batch-size", "6"),
+    *("--detector", "lstm", "--epochs", str(trials(3, 5)), "--patience", "5", "--batch-size", "6"),
     *("--hidden", "8", "--shuffle", "30", "--device", "cpu", "--threads", "1"),
 ]
 RESUMED = ("--resume", "--checkpoint-seconds", "0")
@@ -49,8 +49,12 @@ def command(packed: Packed, out: Path, *options: str) -> list[str]:
     return ["train", str(packed.folder), "--out", str(out), *SETTINGS, *options]
 
 
+def start_forked(words: Sequence[str], **environment: str) -> Forked:
+    return start_command(words, plots=FULL, **environment)
+
+
 def run(words: Sequence[str]) -> None:
-    process = start_command(words)
+    process = start_forked(words)
     out, err = process.communicate(timeout=180)
     assert process.returncode == 0, out + err
 
@@ -140,9 +144,9 @@ def test_killed_at_random_moments(packed: Packed, whole: Path, tmp_path: Path) -
     places = set()
     steps = json.loads((whole / "metrics.jsonl").read_text().splitlines()[-1])["step"]
     out = tmp_path / "run"
-    for _ in range(trials(3, 7)):
+    for _ in range(trials(2, 7)):
         before = saved_progress(out)
-        process = start_command(command(packed, out, *RESUMED))
+        process = start_forked(command(packed, out, *RESUMED))
         # Somewhere behind the place it stands at, and not at the very end.
         wanted = before[1] + generator.randint(1, max(1, steps // 6))
         while process.poll() is None and saved_progress(out)[1] < wanted:
@@ -163,7 +167,7 @@ def test_killed_at_random_moments(packed: Packed, whole: Path, tmp_path: Path) -
 def test_workers_may_change(packed: Packed, whole: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     for workers in ("2", "0", "1")[: trials(1, 3)]:
-        process = start_command(command(packed, out, *RESUMED, "--num-workers", workers))
+        process = start_forked(command(packed, out, *RESUMED, "--num-workers", workers))
         wanted = saved_progress(out)[1] + 7
         while process.poll() is None and saved_progress(out)[1] < wanted:
             time.sleep(0.002)
@@ -183,9 +187,9 @@ def steps_of(out: Path) -> list[int]:
 @pytest.mark.parametrize(
     ("number", "start"),
     [
-        (signal.SIGINT, start_command),
+        (signal.SIGINT, start_forked),
         pytest.param(signal.SIGINT, start_process, marks=FULL_ONLY),
-        (signal.SIGTERM, start_command),
+        pytest.param(signal.SIGTERM, start_forked, marks=FULL_ONLY),
     ],
 )
 def test_a_signal_saves_first(
@@ -214,7 +218,7 @@ def test_resume_begins_where_there_is_nothing_and_ends_where_all_is_done(
     results = (out / "results.json").stat().st_mtime_ns
     run(command(packed, out, "--resume"))
     assert (out / "results.json").stat().st_mtime_ns == results
-    process = start_command([*command(packed, out, "--resume"), "--seed", "1"])
+    process = start_forked([*command(packed, out, "--resume"), "--seed", "1"])
     _, err = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "has finished with seed 0, not 1" in err
@@ -222,12 +226,12 @@ def test_resume_begins_where_there_is_nothing_and_ends_where_all_is_done(
 
 def test_other_settings_are_refused(packed: Packed, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    process = start_command(command(packed, out, *RESUMED))
+    process = start_forked(command(packed, out, *RESUMED))
     while process.poll() is None and saved_progress(out)[1] < 5:
         time.sleep(0.002)
     process.kill()
     process.communicate(timeout=60)
-    process = start_command([*command(packed, out, *RESUMED), "--learning-rate", "0.5"])
+    process = start_forked([*command(packed, out, *RESUMED), "--learning-rate", "0.5"])
     _, err = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "learning_rate was 0.002 when this training began and is 0.5 now" in " ".join(
@@ -253,8 +257,12 @@ def assert_together(out: Path, whole: Path, ranks: int) -> None:
 
 
 @pytest.mark.slow
-def test_ranks_end_together(packed: Packed, whole: Path, pair: Path, tmp_path: Path) -> None:
+def test_ranks_end_together(whole: Path, pair: Path) -> None:
     assert_together(pair, whole, 2)
+
+
+@full_only
+def test_three_ranks_end_together(packed: Packed, whole: Path, tmp_path: Path) -> None:
     run_ranks(packed, tmp_path / "run", 3)
     assert_together(tmp_path / "run", whole, 3)
 
@@ -281,7 +289,7 @@ def test_a_killed_rank_ends_the_others_and_the_run_goes_on(
 def start_ranks(packed: Packed, out: Path, ranks: int) -> list[Forked]:
     """Start ranks as a launcher does, but without one, which would end them itself."""
     return [
-        start_command(command(packed, out, *TOGETHER), **environment)
+        start_forked(command(packed, out, *TOGETHER), **environment)
         for environment in rank_environments(ranks)
     ]
 

@@ -15,7 +15,7 @@ from builders import Packed, make_dataset
 from forks import Forked, start_command
 from scripts import rank_environments
 from train.searches import COUNT, QUICK, Killed, figures, killing, load_search, run, without_test
-from trials import FULL
+from trials import FULL, FULL_ONLY
 
 from wdsbench.errors import StoppedError
 from wdsbench.train import search as search_module
@@ -27,7 +27,7 @@ PACKED = TrainConfig(
     epochs=2, batch_size=6, hidden=16, shuffle=30, device="cpu", threads=1, resamples=200
 )
 #: Trials of a search in processes.
-SEARCHED = 4 if FULL else 3
+SEARCHED = 4 if FULL else 2
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,9 @@ def test_a_killed_search_resumes_with_the_same_trials(
 
 
 @pytest.mark.trials
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=FULL_ONLY), signal.SIGTERM]
+)
 def test_a_signal_stops_it_within_a_trial(
     whole: tuple[SearchResult, Path], tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -120,7 +122,7 @@ def start(packed: Packed, out: Path, *options: str, **environment: str) -> Forke
     """Start the search and the training on the command line, with the settings of `PACKED`."""
     train = ("train", packed.folder, "--out", out, "--device=cpu", f"--search={SEARCHED}")
     settings = ("--epochs=2", "--batch-size=6", "--hidden=16", "--shuffle=30", "--threads=1")
-    return start_command([*train, *settings, *options], **environment)
+    return start_command([*train, *settings, *options], plots=FULL, **environment)
 
 
 def ended(out: Path) -> int:
