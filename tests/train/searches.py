@@ -18,7 +18,7 @@ from wdsbench.train.search import search
 from wdsbench.train.trials import SEARCH_NAME, SearchResult, Trial, read_search
 
 QUICK = TrainConfig(epochs=2, batch_size=32, hidden=16, depth=1, resamples=200, device="cpu")
-SAMPLES = make_samples(240, signal=1.0, seed=3, logprob_signal=0.3)
+SAMPLES = make_samples(120, signal=1.0, seed=3, logprob_signal=0.3)
 #: Trials of a whole search.
 COUNT = 5 if FULL else 3
 

@@ -16,7 +16,7 @@ from wdsbench.train.run import train
 pytestmark = pytest.mark.usefixtures("no_plots")
 
 QUICK = TrainConfig(epochs=3, batch_size=32, hidden=4, resamples=50)
-SAMPLES = make_samples(200, signal=1.0, seed=1)
+SAMPLES = make_samples(120, signal=1.0, seed=1)
 RECORD = EpochRecord(0, 0.5, 0.75, 1.0, 100.0, best=True, step=4, learning_rate=1e-3)
 
 
@@ -62,6 +62,6 @@ def test_at_most_so_many_steps(tmp_path: Path, steps: int) -> None:
     config = replace(QUICK, epochs=30, max_steps=steps)
     results = train(store(SAMPLES).folder, ("lstm",), tmp_path, config)
     found = lines(tmp_path)
-    an_epoch = -(-120 // config.batch_size)
+    an_epoch = -(-72 // config.batch_size)
     assert found[-1]["step"] == steps
     assert len(found) == results.detectors["lstm"].epochs == -(-steps // an_epoch)

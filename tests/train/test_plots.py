@@ -11,7 +11,7 @@ import pytest
 from matplotlib.image import imread
 from numpy.typing import NDArray
 from sklearn.metrics import auc, roc_auc_score
-from trials import FULL_ONLY
+from trials import FULL_ONLY, full_only
 
 from wdsbench.train import plots
 from wdsbench.train.plots import (
@@ -69,7 +69,10 @@ def make_records(names: list[str], epochs: int) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize("count", [1, len(COLOURS) + 2, 13])
+@pytest.mark.parametrize(
+    "count",
+    [*(pytest.param(count, marks=FULL_ONLY) for count in (1, len(COLOURS) + 2)), 13],
+)
 def test_roc(count: int, tmp_path: Path) -> None:
     curves = [
         RocCurve(name, GENERATOR.normal(size=200) + LABELS, 0.8 - number / 50, (0.7, 0.9))
@@ -103,7 +106,7 @@ def test_thirteen_lines_look_like_thirteen() -> None:
     assert len({(look["color"], str(look["linestyle"])) for look in looks}) == 13
 
 
-@pytest.mark.parametrize("count", [1, 5, pytest.param(13, marks=FULL_ONLY)])
+@pytest.mark.parametrize("count", [1, *(pytest.param(n, marks=FULL_ONLY) for n in (5, 13))])
 def test_reliability(count: int, tmp_path: Path) -> None:
     path = plot_reliability(tmp_path / "r.png", [make_curve(name) for name in NAMES[:count]])
     assert min(size(path)) >= 600
@@ -130,7 +133,10 @@ def test_reliability_of_no_detector_is_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("count", "epochs"), [(1, 1), (2, 3), (13, 20)])
+@pytest.mark.parametrize(
+    ("count", "epochs"),
+    [*(pytest.param(*sizes, marks=FULL_ONLY) for sizes in ((1, 1), (2, 3))), (13, 20)],
+)
 def test_training(count: int, epochs: int, tmp_path: Path) -> None:
     path = plot_training(tmp_path / "curves.png", make_records(NAMES[:count], epochs))
     assert min(size(path)) >= 600
@@ -151,10 +157,14 @@ def test_losses_far_apart_are_drawn_on_a_logarithmic_axis(
     assert right.get_yscale() == "linear"
 
 
-def test_same_figures_give_the_same_file(tmp_path: Path) -> None:
+@full_only
+def test_same_records_give_the_same_file(tmp_path: Path) -> None:
     records = make_records(["lstm"], 1)
     one = plot_training(tmp_path / "a.png", records).read_bytes()
     assert plot_training(tmp_path / "b.png", records).read_bytes() == one
+
+
+def test_same_figures_give_the_same_file(tmp_path: Path) -> None:
     curves = [make_curve("lstm")]
     one = plot_reliability(tmp_path / "c.png", curves).read_bytes()
     assert plot_reliability(tmp_path / "d.png", curves).read_bytes() == one

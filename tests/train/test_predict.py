@@ -23,7 +23,7 @@ from builders import (
     write_scores,
 )
 from train.test_probe import Opener
-from trials import FULL
+from trials import FULL, FULL_ONLY
 
 from wdsbench import TraceLoader
 from wdsbench.detect.registry import DETECTOR_NAMES, DetectorShape, detector_spec
@@ -106,8 +106,16 @@ def own_scores(fitted: FittedDetector, packed: Packed, split: str = "test") -> d
 
 
 @pytest.mark.trials
-@pytest.mark.parametrize("layers", [None, (0, 2)])
-@pytest.mark.parametrize("name", DETECTOR_NAMES)
+@pytest.mark.parametrize(
+    ("name", "layers"),
+    [
+        *((name, None) for name in DETECTOR_NAMES),
+        *(
+            pytest.param(name, (0, 2), marks=() if name in ("length", "gnn") else FULL_ONLY)
+            for name in DETECTOR_NAMES
+        ),
+    ],
+)
 def test_scores_are_those_of_the_detector(
     packed: Packed, name: str, layers: tuple[int, ...] | None, tmp_path: Path
 ) -> None:
@@ -132,11 +140,13 @@ def test_scores_are_those_of_the_detector(
 
 @pytest.mark.trials
 def test_scores_are_those_of_the_run(packed: Packed, tmp_path: Path) -> None:
-    results = train(packed.folder, DETECTOR_NAMES, tmp_path, CONFIG)
+    # One of each kind in `make test`.
+    names = DETECTOR_NAMES if FULL else ("length", "probe_logistic", "attention_logistic", "charm")
+    results = train(packed.folder, names, tmp_path, CONFIG)
     assert results.not_available == {}
     with (tmp_path / "scores.csv").open(newline="") as file:
         rows = {row["key"]: row for row in csv.DictReader(file)}
-    for name in DETECTOR_NAMES:
+    for name in names:
         found = predict(tmp_path / "checkpoints" / name, packed.folder, PredictOptions(threads=1))
         assert len(found.samples) == len(rows)
         for sample in found.samples:

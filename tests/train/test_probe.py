@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from builders import FEATURES, HEADS, LAYERS, make_raw, write_pickle, write_scores
-from trials import FULL_ONLY, full_only, trials
+from trials import FULL, FULL_ONLY, full_only, trials
 
 from wdsbench import TraceLoader
 from wdsbench.detect.registry import LoaderNeeds, detector_spec
@@ -44,6 +44,9 @@ PLACES: dict[str, Callable[[int, int], slice]] = {
 def few_turns() -> Iterator[None]:
     """Train the hidden layer for a few turns; the signals are strong."""
     with pytest.MonkeyPatch.context() as patch:
+        if not FULL:
+            patch.setattr(solvers, "TURN_STEPS", 8)
+            patch.setattr(solvers, "LEARNING_RATE", 1e-2)
         patch.setattr(solvers, "SCREEN_TURNS", trials(2, solvers.SCREEN_TURNS))
         patch.setattr(solvers, "MLP_TURNS", trials(16, solvers.MLP_TURNS))
         yield
@@ -145,12 +148,25 @@ def test_auroc(fitted: FittedDetector, shards: Path) -> float:
 test_auroc.__test__ = False  # type: ignore[attr-defined]
 
 
-@pytest.fixture(scope="module", params=list(PLACES))
+@pytest.fixture(scope="module")
 def planted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     return request.param, pack_planted(tmp_path_factory.mktemp("planted"), request.param)
 
 
-@pytest.mark.parametrize("name", ["probe_logistic", "probe_mlp"])
+@pytest.mark.trials
+@pytest.mark.parametrize(
+    ("planted", "name"),
+    [
+        *((token, "probe_logistic") for token in PLACES),
+        ("mean_answer", "probe_mlp"),
+        *(
+            pytest.param(token, "probe_mlp", marks=FULL_ONLY)
+            for token in PLACES
+            if token != "mean_answer"
+        ),
+    ],
+    indirect=["planted"],
+)
 def test_layer_and_token_are_found(planted: tuple[str, Path], name: str) -> None:
     token, shards = planted
     fitted = fit_probe(detector_spec(name), Opener(shards), config=CONFIG)
@@ -218,7 +234,14 @@ def test_only_the_end_of_a_sequence_is_read(shards: Path) -> None:
     assert (needs.tokens, needs.layout) == (longest + 1, "jagged")
 
 
-@pytest.mark.parametrize("token", ["last_answer", "first_answer", "mean_answer"])
+@pytest.mark.parametrize(
+    "token",
+    [
+        pytest.param("last_answer", marks=FULL_ONLY),
+        "first_answer",
+        pytest.param("mean_answer", marks=FULL_ONLY),
+    ],
+)
 def test_states_of_answers_alone_do(tmp_path: Path, token: str) -> None:
     """The prompt's last token is no candidate then; all others are as with all states."""
     found = {}
@@ -259,9 +282,10 @@ def test_without_prompt_lengths_the_last_token_is_left(tmp_path: Path) -> None:
         fit_probe(detector_spec("attention_logistic"), Opener(shards), config=CONFIG)
 
 
+@pytest.mark.trials
 def test_what_no_line_separates_is_for_the_hidden_layer(tmp_path: Path) -> None:
-    shards = pack_planted(tmp_path, "last_answer", exclusive_or=True, count=400)
-    config = replace(CONFIG, hidden=64)
+    shards = pack_planted(tmp_path, "last_answer", exclusive_or=True, count=trials(200, 400))
+    config = replace(CONFIG, hidden=64, layers=None if FULL else (LAYER,))
     found = {
         name: test_auroc(fit_probe(detector_spec(name), Opener(shards), config=config), shards)
         for name in ("probe_logistic", "probe_mlp")
@@ -380,7 +404,7 @@ class Share:
 
 
 @pytest.mark.parametrize("name", ["probe_logistic", "attention_logistic"])
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [pytest.param(2, marks=FULL_ONLY), 3])
 def test_ranks_fit_the_union(shards: Path, alone: Alone, name: str, ranks: int) -> None:
     whole, _ = alone(name)
     assert all(same(fitted, whole) for fitted in on_ranks(name, shards, ranks))

@@ -29,6 +29,8 @@ pytestmark = pytest.mark.usefixtures("no_plots")
 QUICK = TrainConfig(epochs=3, batch_size=32, hidden=8, resamples=1000, learning_rate=5e-3)
 ALL = ("length", "logprob_mean", "logprob_min", "probe_logistic", "lstm", "gnn")
 SAMPLES = make_samples(400, signal=1.5, seed=1, logprob_signal=0.3)
+#: Where no figure matters.
+FEW = make_samples(100, signal=1.5, seed=1, logprob_signal=0.3)
 
 
 def run(
@@ -166,7 +168,7 @@ def test_same_seed_gives_the_same_results(done: tuple[Results, Path], tmp_path: 
 def test_sign_is_chosen_on_validation_not_on_test(tmp_path: Path) -> None:
     # Long answers are hallucinated in validation, short ones in test: the honest AUROC is 0.
     samples = []
-    for sample in make_samples(300, signal=0.0, seed=2):
+    for sample in make_samples(100, signal=0.0, seed=2):
         long = (sample.label == 1) == (sample.split == "val")
         samples.append(
             replace(
@@ -183,7 +185,7 @@ def test_sign_is_chosen_on_validation_not_on_test(tmp_path: Path) -> None:
 
 
 def test_what_is_not_available_is_recorded_by_name(tmp_path: Path) -> None:
-    samples = [replace(s, logprobs=None, prompt_length=-1) for s in SAMPLES]
+    samples = [replace(s, logprobs=None, prompt_length=-1) for s in FEW]
     folder = store(samples, attention=("heads", "sketch")).folder
     results = train(folder, ALL, tmp_path, replace(QUICK, epochs=1))
     assert list(results.detectors) == ["probe_logistic", "lstm"]
@@ -202,7 +204,7 @@ CHARMS = ("charm", "charm_no_edges", "charm_shuffled_edges")
 
 
 def test_graph_detectors_that_need_heads_say_so_where_none_are_kept(tmp_path: Path) -> None:
-    folder = store(SAMPLES, attention=("edges",)).folder
+    folder = store(FEW, attention=("edges",)).folder
     results = train(folder, ("logprob_mean", *CHARMS), tmp_path, replace(QUICK, epochs=1))
     assert list(results.not_available) == list(CHARMS)
     for reason in results.not_available.values():
@@ -213,7 +215,7 @@ def test_graph_detectors_that_need_heads_say_so_where_none_are_kept(tmp_path: Pa
 
 
 def test_number_of_heads_comes_from_the_index(tmp_path: Path) -> None:
-    samples = make_placed_samples(150, seed=3, num_heads=2)
+    samples = make_placed_samples(80, seed=3, num_heads=2)
     names = ("gnn", "gvae", *CHARMS)
     config = replace(QUICK, epochs=1)
     results = run(samples, names, tmp_path, config)
@@ -227,38 +229,38 @@ def test_number_of_heads_comes_from_the_index(tmp_path: Path) -> None:
 
 
 def test_what_the_loader_cannot_give_is_recorded_too(tmp_path: Path) -> None:
-    samples = [replace(s, hidden=s.hidden[:, -1:]) for s in SAMPLES]
+    samples = [replace(s, hidden=s.hidden[:, -1:]) for s in FEW]
     results = run(samples, ("logprob_mean", "gnn"), tmp_path)
     assert list(results.detectors) == ["logprob_mean"]
     assert re.match(r"not available: .*states of one token only", results.not_available["gnn"])
 
 
 def test_nothing_available_is_an_error_and_recorded(tmp_path: Path) -> None:
-    samples = [replace(s, logprobs=None) for s in SAMPLES]
+    samples = [replace(s, logprobs=None) for s in FEW]
     with pytest.raises(DetectorError, match="none of the detectors could be run: logprob_mean"):
         run(samples, ("logprob_mean",), tmp_path)
     assert "logprob_mean" in json.loads((tmp_path / "results.json").read_text())["not_available"]
 
 
 def test_unlabelled_samples_are_counted_and_scored_but_not_measured(tmp_path: Path) -> None:
-    samples = list(SAMPLES)
-    places = [place for place, sample in enumerate(samples) if sample.split == "test"][:10]
+    samples = list(FEW)
+    places = [place for place, sample in enumerate(samples) if sample.split == "test"][:5]
     for place in places:
         samples[place] = replace(samples[place], label=math.nan)
     results = run(samples, ("logprob_mean", "lstm"), tmp_path, replace(QUICK, epochs=1))
-    assert results.dataset["splits"]["test"]["n_unlabelled"] == 10
-    assert results.detectors["lstm"].n_pos + results.detectors["lstm"].n_neg == 70
+    assert results.dataset["splits"]["test"]["n_unlabelled"] == 5
+    assert results.detectors["lstm"].n_pos + results.detectors["lstm"].n_neg == 15
     with (tmp_path / "scores.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert len(rows) == 80
-    assert [row["label"] for row in rows].count("") == 10
+    assert len(rows) == 20
+    assert [row["label"] for row in rows].count("") == 5
 
 
 @pytest.mark.parametrize("split", ["train", "val", "test"])
 def test_split_with_one_class_is_refused_before_anything_is_written(
     split: str, tmp_path: Path
 ) -> None:
-    samples = [replace(s, label=1.0) if s.split == split else s for s in SAMPLES]
+    samples = [replace(s, label=1.0) if s.split == split else s for s in FEW]
     with pytest.raises(
         DetectorError, match=rf"split {split} has \d+ hallucinated, 0 right.*--threshold"
     ):
@@ -274,7 +276,7 @@ def test_a_question_in_two_splits_is_refused() -> None:
 
 
 def test_empty_split_is_refused(tmp_path: Path) -> None:
-    samples = [s for s in SAMPLES if s.split != "val"]
+    samples = [s for s in FEW if s.split != "val"]
     with pytest.raises(DetectorError, match="split val has 0 hallucinated, 0 right"):
         run(samples, ("length",), tmp_path)
 
@@ -290,7 +292,7 @@ def test_names_are_checked_first(tmp_path: Path) -> None:
 def test_loader_is_asked_as_the_detectors_need(tmp_path: Path) -> None:
     opened = Opened()
     config = replace(QUICK, epochs=1, layers=(0, 1, 2), num_workers=2, threads=1, seed=4)
-    folder = store(SAMPLES).folder
+    folder = store(FEW).folder
     train(folder, ("logprob_mean", "gnn"), tmp_path, config, open_loader=opened)
     graphs = [asked for asked in opened.calls if asked["layout"] == "graph"]
     assert {asked["tokens"] for asked in graphs} == {"all"}
@@ -328,8 +330,10 @@ def test_device_beyond_the_last_gpu_is_refused(
 def test_a_run_removes_what_an_earlier_one_left_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.undo()  # this run draws its figure
-    run(SAMPLES, ("length", "probe_logistic", "lstm"), tmp_path, replace(QUICK, epochs=1))
+    for plot in ("plot_roc", "plot_reliability", "plot_training"):
+        monkeypatch.setattr(f"wdsbench.train.output.{plot}", lambda path, *_: path.touch())
+    run(FEW, ("length", "probe_logistic", "lstm"), tmp_path, replace(QUICK, epochs=1))
+    assert (tmp_path / "curves.png").exists()
     others = [tmp_path / "notes.txt", tmp_path / "checkpoints" / "mine" / "detector.json"]
     others.append(tmp_path / "checkpoints" / "lstm" / "notes.txt")
     for other in others:
@@ -344,7 +348,7 @@ def test_a_run_removes_what_an_earlier_one_left_and_nothing_else(
                 seen.update(str(path.relative_to(tmp_path)) for path in files)
             return super().__call__(shards, **arguments)
 
-    train(store(SAMPLES).folder, ("logprob_mean",), tmp_path, QUICK, open_loader=Watching())
+    train(store(FEW).folder, ("logprob_mean",), tmp_path, QUICK, open_loader=Watching())
     kept = {str(other.relative_to(tmp_path)) for other in others}
     card = "checkpoints/logprob_mean/detector.json"  # there when the test split is read
     assert seen == {*kept, "metrics.jsonl", card}

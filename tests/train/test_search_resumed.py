@@ -57,9 +57,7 @@ def test_a_killed_search_resumes_with_the_same_trials(
 
 
 @pytest.mark.trials
-@pytest.mark.parametrize(
-    "number", [pytest.param(signal.SIGINT, marks=FULL_ONLY), signal.SIGTERM]
-)
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=FULL_ONLY), signal.SIGTERM])
 def test_a_signal_stops_it_within_a_trial(
     whole: tuple[SearchResult, Path], tmp_path: Path, number: signal.Signals
 ) -> None:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import pytest
 from train.planted import make_samples, store
+from trials import FULL_ONLY
 
 from wdsbench import TraceLoader
 from wdsbench.errors import DetectorError, StoppedError
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("no_plots")
 T = TypeVar("T")
 
 QUICK = TrainConfig(epochs=4, batch_size=32, hidden=4, resamples=20, patience=4)
-SAMPLES = make_samples(200, signal=1.0, seed=1)
+SAMPLES = make_samples(120, signal=1.0, seed=1)
 
 
 class _Killed(BaseException):
@@ -175,7 +176,7 @@ def test_the_schedule_stays_when_the_number_of_batches_changes(tmp_path: Path) -
     assert rates[0] == rates[1]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=FULL_ONLY)])
 def test_where_nothing_is_to_be_saved_a_signal_ends_the_run_at_once(
     tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -200,7 +201,7 @@ def test_a_signal_in_the_last_validation_is_not_lost(
             os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(MetricsLog, "write", write_and_signal)
-    with pytest.raises(StoppedError, match="after step 16"):
+    with pytest.raises(StoppedError, match="after step 12"):
         run(tmp_path / "run", names=names)
     monkeypatch.undo()
     again = run(tmp_path / "run", names=names, resume=True, progress=killing(0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from scripts import run_ranks
 from torch import nn
+from trials import FULL, FULL_ONLY
 
 from wdsbench.errors import DetectorError
 from wdsbench.records import Batch
@@ -76,7 +78,9 @@ with open_ranks("cpu", 30) as ranks:
 """
 
 
-@pytest.mark.parametrize("cuts", ["0,4,8", "0,8,8", "0,3,8", "0,0,8"])
+@pytest.mark.parametrize(
+    "cuts", ["0,3,8", "0,8,8", *(pytest.param(c, marks=FULL_ONLY) for c in ("0,4,8", "0,0,8"))]
+)
 def test_two_ranks_step_as_one(tmp_path: Path, cuts: str) -> None:
     detector = Flat()
     alone = stepper(detector, positive_weight=1.5)
@@ -134,7 +138,15 @@ def test_a_balanced_loss_weighs_classes_alike() -> None:
         detector.zero_grad()
 
 
-def test_bf16_and_compile_train_alike() -> None:
+@pytest.mark.trials
+def test_bf16_and_compile_train_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not FULL:  # a compiler takes 5 seconds
+
+        def twice(forward: nn.Module, *, dynamic: bool) -> Callable[..., torch.Tensor]:
+            assert dynamic
+            return lambda *inputs: 2 * forward(*inputs)
+
+        monkeypatch.setattr(torch, "compile", twice)
     losses = {}
     for name, config in (
         ("float32", CONFIG),
@@ -144,6 +156,10 @@ def test_bf16_and_compile_train_alike() -> None:
         steps = stepper(Flat(), config)
         losses[name] = [float(steps.step(batch(LABELS), n, Signals()).loss) for n in range(20)]
     assert losses["float32"][-1] < losses["float32"][0]
-    assert losses["compile"] == pytest.approx(losses["float32"], rel=1e-4)
+    if FULL:
+        assert losses["compile"] == pytest.approx(losses["float32"], rel=1e-4)
+    else:
+        assert losses["compile"] != losses["float32"]  # what compile returned is what is trained
+        assert losses["compile"][-1] < losses["compile"][0]
     assert losses["bf16"] == pytest.approx(losses["float32"], rel=2e-2)
     assert losses["bf16"] != losses["float32"]

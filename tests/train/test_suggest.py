@@ -6,9 +6,13 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import pytest
+from trials import FULL
+
 from wdsbench.train.trials import Trial, sampler_seed, search_space, suggest
 
 SPACE = search_space(depth=True)
+SEEDS = range(5) if FULL else (3,)
 
 
 def reached(settings: dict[str, Any]) -> float:
@@ -42,13 +46,14 @@ def test_suggestions_follow_from_the_seed_and_stay_inside() -> None:
         assert settings["dropout"] == float(f"{settings['dropout']:.3g}")
 
 
+@pytest.mark.trials
 def test_suggestions_learn_from_earlier_trials() -> None:
     late, early = [], []
-    for seed in range(5):
+    for seed in SEEDS:
         found = [trial.val_auroc or 0.0 for trial in walk(seed, 41)[1:]]
         early.append(sum(found[:10]) / 10)  # drawn without regard to the others
         late.append(sum(found[-10:]) / 10)
-    assert sum(late) / 5 > sum(early) / 5 + 0.03
+    assert sum(late) / len(SEEDS) > sum(early) / len(SEEDS) + 0.03
 
 
 def test_a_failed_trial_is_told_to_the_sampler_as_the_worst() -> None:
