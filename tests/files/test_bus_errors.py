@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from files.made_shards import PAGE, SIZE, make_shards, open_paths
 from scripts import run_code
+from trials import FULL_ONLY
 
 from wdsbench import _core
 
@@ -63,7 +64,7 @@ FOREIGN = [name for name in HANDLERS if name != "python" and not name.endswith("
 
 
 @pytest.mark.parametrize("handler", HANDLERS)
-@pytest.mark.parametrize("preenabled", [False, True])
+@pytest.mark.parametrize("preenabled", [False, pytest.param(True, marks=FULL_ONLY)])
 def test_whoever_else_handles_bus_errors(tmp_path: Path, handler: str, preenabled: bool) -> None:
     (path,) = make_shards(tmp_path)
     first = "import faulthandler; faulthandler.enable()\n" if preenabled else ""
@@ -72,7 +73,7 @@ def test_whoever_else_handles_bus_errors(tmp_path: Path, handler: str, preenable
 
 
 @pytest.mark.parametrize("handler", FOREIGN)
-@pytest.mark.parametrize("cut_before", [False, True])
+@pytest.mark.parametrize("cut_before", [pytest.param(False, marks=FULL_ONLY), True])
 def test_a_foreign_bus_error_kills_as_ever(tmp_path: Path, handler: str, cut_before: bool) -> None:
     (path,) = make_shards(tmp_path)
     ours = "cut_is_an_error()" if cut_before else ""

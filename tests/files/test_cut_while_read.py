@@ -28,13 +28,6 @@ from wdsbench.loader.readers import InProcessReader
 
 TRACES = 40
 
-#: (num_workers, threads, number of trials)
-WAYS = [
-    pytest.param(0, 1, 8, marks=FULL_ONLY),
-    (0, 2, trials(2, 8)),
-    (2, None, trials(1, 4)),
-]
-
 #: For what replaces a byte: as a float16 it is finite and not what was packed.
 GARBAGE = b"\x3c\x3c"
 
@@ -184,8 +177,16 @@ def error_of(work: Callable[[], None]) -> ShardError | None:
 
 
 @pytest.mark.trials
-@pytest.mark.parametrize("harm", HARMS)
-@pytest.mark.parametrize(("workers", "threads", "count"), WAYS)
+@pytest.mark.parametrize(
+    ("harm", "workers", "threads", "count"),
+    [(harm, 0, 2, trials(2, 8)) for harm in HARMS]
+    + [(harm, 2, None, trials(1, 4)) for harm in (cut_and_restore, overwrite, rename_shorter)]
+    + [
+        pytest.param(harm, 2, None, 4, marks=FULL_ONLY)
+        for harm in (cut, overwrite_and_restore, empty_and_write_anew, rename_same, unlink)
+    ]
+    + [pytest.param(harm, 0, 1, 8, marks=FULL_ONLY) for harm in HARMS],
+)
 def test_all_samples_or_an_error_with_its_place(
     packed: Packed,
     tmp_path: Path,
@@ -210,7 +211,7 @@ def test_all_samples_or_an_error_with_its_place(
 
 @pytest.mark.trials
 @pytest.mark.parametrize("harm", [cut, rename_shorter, rename_same, unlink])
-@pytest.mark.parametrize(("workers", "threads"), [(0, 2), (2, None)])
+@pytest.mark.parametrize(("workers", "threads"), [pytest.param(0, 2, marks=FULL_ONLY), (2, None)])
 def test_shards_that_are_not_open_yet(
     packed: Packed, tmp_path: Path, harm: Callable[[Shard], None], workers: int, threads: int | None
 ) -> None:

@@ -190,7 +190,7 @@ def test_custom_collate(packed: Packed, method: str, tokens: str) -> None:
 
 def test_set_epoch_reaches_new_workers(packed: Packed) -> None:
     dataset = TraceDataset(packed.folder, split=None)
-    loader = DataLoader(dataset, batch_size=None, num_workers=2)
+    loader = DataLoader(dataset, batch_size=None, num_workers=1)
     first = keys_of(loader)
     assert keys_of(loader) == first  # copies that know nothing of earlier epochs
     dataset.set_epoch(1)
@@ -200,7 +200,7 @@ def test_set_epoch_reaches_new_workers(packed: Packed) -> None:
     lasting = DataLoader(
         TraceDataset(packed.folder, split=None),
         batch_size=None,
-        num_workers=2,
+        num_workers=1,
         persistent_workers=True,
     )
     assert [keys_of(lasting), keys_of(lasting)] == [first, second]

@@ -340,6 +340,7 @@ import signal, sys, weakref
 class Owner:
     pass
 
+kept = []
 owner = Owner()
 weakref.finalize(owner, print)  # before multiprocessing is imported: its turn at exit is the last
 
@@ -347,6 +348,9 @@ def main():
     from wdsbench import TraceLoader
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
     loader = TraceLoader(sys.argv[1], split=None, num_workers=2, batch_size=1)
+    kept.append(next(iter(loader)))
+    kept.append(iter(loader))
+    kept.append(next(kept[1]))
     for batch in loader:
         signal.raise_signal(signal.SIGTERM)
 

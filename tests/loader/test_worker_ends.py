@@ -29,7 +29,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [pytest.param(0, marks=FULL_ONLY), 1])
 def test_a_killed_worker_in_mid_epoch(large: Packed, victim: int) -> None:
     loader = load_large(large, batch_size=2)
     for _ in range(2):
@@ -113,7 +113,7 @@ def test_an_unexpected_error_is_reported(packed: Packed, monkeypatch: pytest.Mon
 
         with monkeypatch.context() as patch:
             patch.setattr(BatchDecoder, "start", fail)
-            loader = load(packed)
+            loader = load(packed, 1)
             with pytest.raises(kind, match=words) as caught:
                 order(loader)
         assert "Traceback" in str(caught.value.__cause__)
@@ -224,6 +224,7 @@ def test_ctrl_c(packed: Packed, tmp_path: Path, mode: str) -> None:
         assert until(lambda: not any(map(is_alive, workers)), 10)
 
 
+@full_only
 def test_the_end_of_a_script_in_mid_epoch(packed: Packed, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(

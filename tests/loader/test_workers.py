@@ -13,7 +13,7 @@ from builders import Packed
 from loaded import assert_same, by_sample, check_states, wanted
 from loader.teams import load, load_large, order, pids
 from scripts import until
-from trials import FULL_ONLY
+from trials import FULL_ONLY, trials
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs memfd_create"),
@@ -74,8 +74,9 @@ def test_more_workers_than_samples(packed: Packed) -> None:
     assert loader.stats.batches == len(loader)
 
 
+@pytest.mark.trials
 def test_more_workers_than_cores_keep_their_turn(packed: Packed) -> None:
-    orders = [order(load(packed, 5, seed=3)) for _ in range(4)]
+    orders = [order(load(packed, 5, seed=3)) for _ in range(trials(2, 4))]
     assert all(one == orders[0] for one in orders)
 
 
@@ -190,6 +191,7 @@ def test_workers_started_in_a_thread(packed: Packed) -> None:
     assert [len(one) for one in seen] == [60] * 3
 
 
+@pytest.mark.trials
 def test_loaders_in_several_threads(large: Packed) -> None:
     import threading
 
@@ -198,7 +200,7 @@ def test_loaders_in_several_threads(large: Packed) -> None:
     def work(workers: int, seed: int) -> None:
         try:
             loader = load_large(large, workers, seed=seed)
-            for _ in range(3):
+            for _ in range(trials(1, 3)):
                 samples = 0
                 for batch in loader:
                     check_states(batch, large, "all")
