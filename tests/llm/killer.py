@@ -1,9 +1,9 @@
 """Runs an extraction once to its end, then in children that are killed and resumed.
 
-``killer.py FOLDER WHAT calls STEP``: each child is killed before a flush, rename or removal, which
-are ``STEP`` calls apart, and its run is resumed without another kill. ``killer.py FOLDER WHAT
-random DEATHS``: runs are killed from outside at random moments and resumed until they finish.
-Prints the number of kills. WHAT is ``files``, or ``shards`` or ``spent``: into shards, with the
+``main(FOLDER, WHAT, "calls", STEP)``: each child is killed before a flush, rename or removal, which
+are ``STEP`` calls apart, and its run is resumed without another kill. ``main(FOLDER, WHAT,
+"random", DEATHS)``: runs are killed from outside at random moments and resumed until they finish.
+Returns the number of kills. WHAT is ``files``, or ``shards`` or ``spent``: into shards, with the
 trace files kept or removed. Flushes are counted but not executed: the kernel keeps what a killed
 process wrote.
 """
@@ -157,8 +157,3 @@ def main(folder: Path, what: str, how: str, count: int) -> int:
     if not ended_well(child(run, folder / f"random-{folder_number}")):
         sys.exit("a resumed run was killed")
     return deaths
-
-
-if __name__ == "__main__":
-    target, *words, number = sys.argv[1:]
-    sys.stdout.write(f"{main(Path(target), *words, int(number))}\n")

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from forks import start_code
 from llm.killer import QUESTIONS, SHARD_OPTIONS, SHARD_SETTINGS
 from llm.test_extract import read_all
 from llm.tiny import extract, make_model, make_poisoned, make_questions, make_tokenizer
-from trials import FULL_ONLY, trials
+from trials import FULL, FULL_ONLY, trials
 
 from wdsbench.errors import ModelError, QuestionError
 from wdsbench.llm.extract import ExtractReport
@@ -24,8 +22,6 @@ from wdsbench.llm.score import score_traces
 from wdsbench.pack import pack
 from wdsbench.traces.scores import SCORES_NAME
 
-#: Runs extractions in children and kills them.
-KILLER = Path(__file__).with_name("killer.py")
 #: Trace files that it writes before they are packed.
 FILES = ("batch_0001.pkl.gz", "batch_0002.pkl.gz", "batch_0003.pkl.gz")
 
@@ -54,50 +50,72 @@ def content(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
-def kill(folder: Path, what: str, how: str, count: int) -> int:
-    """Run the killer in ``folder`` and return the number of kills."""
-    done = subprocess.run(
-        [sys.executable, str(KILLER), str(folder), what, how, str(count)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(KILLER.parents[1])},
-    )
-    assert done.returncode == 0, done.stderr
-    return int(done.stdout)
+#: (what is extracted, how it is killed, step or number of kills) of the killed runs.
+KILLS = [
+    ("files", "calls", trials(10, 1)),
+    ("files", "random", trials(2, 8)),
+    *([("shards", "calls", 3)] if FULL else []),
+    ("spent", "calls", trials(23, 3)),
+]
+
+KILLER = """
+import json
+import sys
+from pathlib import Path
+
+from llm import killer
+
+folder = Path(sys.argv[1])
+for what, how, count in json.loads(sys.argv[2]):
+    (folder / f"{what}-{how}").mkdir()
+    print(what, how, killer.main(folder / f"{what}-{how}", what, how, count))
+"""
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], tuple[Path, int]]:
+    """Run the killer in one process for all tests; return a folder and its number of kills."""
+    folder = tmp_path_factory.mktemp("killed")
+    process = start_code(KILLER, folder, json.dumps(KILLS))
+    printed, errors = process.communicate(timeout=600)
+    assert process.returncode == 0, errors
+    deaths = {(what, how): int(count) for what, how, count in map(str.split, printed.splitlines())}
+    return lambda what, how: (folder / f"{what}-{how}", deaths[what, how])
 
 
 @pytest.mark.slow
 @pytest.mark.trials
 @pytest.mark.parametrize("how", ["calls", "random"])
-def test_killed_at_any_moment(how: str, tmp_path: Path) -> None:
+def test_killed_at_any_moment(how: str, killed: Callable[[str, str], tuple[Path, int]]) -> None:
     """By SIGKILL before each flush and rename (quick: every tenth), and at random moments."""
-    count = trials(10, 1) if how == "calls" else trials(2, 8)
-    deaths = kill(tmp_path, "files", how, count)
-    assert deaths > trials(1, 20) if how == "calls" else deaths == count
-    whole = content(tmp_path / "whole")
+    folder, deaths = killed("files", how)
+    assert deaths > trials(1, 20) if how == "calls" else deaths == trials(2, 8)
+    whole = content(folder / "whole")
     assert {"journal.jsonl", "failures.jsonl", "batch_0001.pkl.gz"} < set(whole)
-    resumed = [path for path in tmp_path.iterdir() if path.name != "whole"]
+    resumed = [path for path in folder.iterdir() if path.name != "whole"]
     assert resumed
-    for folder in resumed:
-        assert content(folder) == whole
+    for path in resumed:
+        assert content(path) == whole
 
 
 @pytest.mark.slow
 @pytest.mark.trials
 @pytest.mark.parametrize("what", [pytest.param("shards", marks=FULL_ONLY), "spent"])
-def test_killed_at_any_moment_on_the_way_to_shards(what: str, tmp_path: Path) -> None:
+def test_killed_at_any_moment_on_the_way_to_shards(
+    what: str, killed: Callable[[str, str], tuple[Path, int]], tmp_path: Path
+) -> None:
     """The shards have the bytes of ``extract``, ``score`` and ``pack`` in three steps."""
-    extract_files_and_pack(tmp_path / "apart")
+    extract_files_and_pack(tmp_path)
     left = {"journal.jsonl"} if what == "spent" else {"journal.jsonl", *FILES}
-    assert kill(tmp_path / "at once", what, "calls", trials(23, 3)) > trials(1, 20)
-    whole = content(tmp_path / "apart" / "shards")
+    at_once, deaths = killed(what, "calls")
+    assert deaths > trials(1, 20)
+    whole = content(tmp_path / "shards")
     assert {"train-000000.tar", "val-000001.tar", "test-000000.tar", "index.json"} < set(whole)
-    for folder in (tmp_path / "at once").iterdir():
+    for folder in at_once.iterdir():
         assert content(folder / "shards") == whole, folder
         traces = content(folder / "traces")
         assert set(traces) == {SCORES_NAME, *left}, folder
-        assert traces[SCORES_NAME] == (tmp_path / "apart" / SCORES_NAME).read_bytes()
+        assert traces[SCORES_NAME] == (tmp_path / SCORES_NAME).read_bytes()
 
 
 def extract_files_and_pack(folder: Path) -> None:
