@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from builders import Packed, make_dataset
 from cli.runner import run
+from pictures import draw_coarsely
 
 import wdsbench
 from wdsbench.cli.main import main
@@ -103,8 +104,12 @@ def test_pack_from_a_shell(packed: Packed, tmp_path: Path, program: list[str]) -
 
 
 def test_train_writes_the_printed_results(
-    packed: Packed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    packed: Packed,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    draw_coarsely(monkeypatch)
     out = tmp_path / "run"
     words = ("--detector", "length,logprob_mean", "--detector", "lstm", "--epochs", "1")
     assert run("train", str(packed.folder), "--out", str(out), *words, "--json") == 0

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from builders import Packed, make_dataset
 from cli.runner import run
+from pictures import draw_coarsely
 
 SETTINGS = ("--epochs=1", "--hidden=16", "--batch-size=16", "--threads=1", "--device=cpu")
 
@@ -19,6 +20,11 @@ def train(packed: Packed, out: Path, *words: str) -> int:
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Packed:
     return make_dataset(tmp_path_factory.mktemp("data"), traces=90)
+
+
+@pytest.fixture(autouse=True)
+def coarse_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw_coarsely(monkeypatch)
 
 
 def test_search_shows_the_trials_and_the_results(

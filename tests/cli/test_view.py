@@ -9,6 +9,7 @@ import pytest
 import torch
 from builders import FEATURES, LAYERS, Packed, make_dataset, make_raw, write_pickle
 from cli.runner import run
+from pictures import draw_coarsely
 
 from wdsbench.detect.registry import DetectorShape, detector_spec
 from wdsbench.pack import PackOptions
@@ -45,6 +46,7 @@ def lstm(tmp_path: Path) -> Path:
 def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Change to a temporary folder, where unnamed pictures are written."""
     monkeypatch.chdir(tmp_path)
+    draw_coarsely(monkeypatch)
 
 
 def test_default_is_a_picture_named_after_the_trace(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from pathlib import Path
 
 import pytest
-from trials import full_only, trials
+from pictures import draw_coarsely
+from trials import FULL, full_only, trials
 
+from wdsbench import jobs
 from wdsbench.demo import DemoOptions
 from wdsbench.demo.run import MODEL, QUESTIONS, run_demo
 from wdsbench.detect.registry import DETECTOR_NAMES
@@ -17,7 +20,7 @@ from wdsbench.llm.questions import read_questions
 from wdsbench.train import solvers
 
 #: Enough for both classes in every split; the metrics are meaningless at this size.
-QUESTIONS_ASKED = 120
+QUESTIONS_ASKED = trials(60, 120)
 
 
 def small_demo(out: Path) -> DemoOptions:
@@ -37,10 +40,14 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         for name in ("SCREEN_TURNS", "MLP_TURNS"):
             patch.setattr(solvers, name, trials(1, getattr(solvers, name)))
+        if not FULL:
+            patch.setattr(jobs, "TrainJob", functools.partial(jobs.TrainJob, epochs=1))
+        draw_coarsely(patch)
         run_demo(small_demo(out))
     return out
 
 
+@pytest.mark.trials
 def test_all_files_are_written(demo: Path) -> None:
     results = json.loads((demo / "results.json").read_text())
     assert set(results["detectors"]) == set(DETECTOR_NAMES)

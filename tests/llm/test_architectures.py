@@ -10,6 +10,7 @@ import torch
 import transformers
 from llm.test_extract import assert_equals_lone_pass, read_all
 from llm.tiny import FEATURES, HEADS, LAYERS, VOCABULARY, extract, make_questions, make_tokenizer
+from trials import FULL_ONLY, trials
 
 IDS = {"vocab_size": len(VOCABULARY), "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 SIZES = {
@@ -51,7 +52,8 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("method", ["greedy", "sample"])
+@pytest.mark.trials
+@pytest.mark.parametrize("method", ["greedy", pytest.param("sample", marks=FULL_ONLY)])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_batches_equal_lone_passes(name: str, method: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
@@ -63,10 +65,10 @@ def test_batches_equal_lone_passes(name: str, method: str, tmp_path: Path) -> No
         extract(
             model,
             make_tokenizer(),
-            make_questions(9),
+            make_questions(trials(5, 9)),
             tmp_path / str(size),
             batch_size=size,
-            max_new_tokens=8,
+            max_new_tokens=trials(4, 8),
             decode=method,
             on_error="fail",
         )

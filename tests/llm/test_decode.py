@@ -13,6 +13,7 @@ import torch
 from llm.test_extract import assert_equals_lone_pass, read_all
 from llm.tiny import MODELS, VOCABULARY, extract, make_model, make_questions, make_tokenizer
 from transformers import RwkvConfig, RwkvForCausalLM
+from trials import FULL_ONLY, trials
 
 from wdsbench.llm.decode import _Draws, _ignores_padding, generate
 from wdsbench.llm.options import Decoding
@@ -30,7 +31,7 @@ def answers(folder: Path) -> dict[tuple[str, int | None], list[int]]:
     }
 
 
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("kind", ["llama", pytest.param("gpt2", marks=FULL_ONLY)])
 @pytest.mark.parametrize(
     "decoding",
     [
@@ -96,9 +97,10 @@ def make_rwkv() -> Any:
     return model
 
 
-@pytest.mark.parametrize("method", ["greedy", "sample"])
+@pytest.mark.trials
+@pytest.mark.parametrize("method", ["greedy", pytest.param("sample", marks=FULL_ONLY)])
 def test_models_that_read_padding_as_text(method: str, tokenizer: Any, tmp_path: Path) -> None:
-    model, questions = make_rwkv(), make_questions(12)
+    model, questions = make_rwkv(), make_questions(trials(6, 12))
     for size in (1, 5):
         extract(
             model,
@@ -174,17 +176,18 @@ def test_several_answers_to_a_question(tokenizer: Any, tmp_path: Path) -> None:
     assert answers(tmp_path / "other") != found
 
 
+@pytest.mark.trials
 @pytest.mark.parametrize("temperature", [0.5, 2.0])
 @pytest.mark.parametrize("top_p", [1.0, 0.7])
 def test_draws_follow_the_distribution(temperature: float, top_p: float) -> None:
-    """20,000 draws: every share within five standard deviations, none outside the nucleus."""
+    """20,000 draws (quick: 2,000): shares within five standard deviations, all in the nucleus."""
     logits = torch.tensor([2.0, -torch.inf, 1.0, 0.5, 1.0, -3.0])
     wanted = torch.softmax(logits.double() / temperature, dim=0)
     order = wanted.argsort(descending=True, stable=True)
     inside = wanted[order].cumsum(0) - wanted[order] < top_p
     kept = torch.zeros_like(wanted).scatter(0, order[inside], wanted[order[inside]])
     kept /= kept.sum()
-    draws = 20_000
+    draws = trials(2_000, 20_000)
     decoding = Decoding(decode="sample", temperature=temperature, top_p=top_p)
     processor = _Draws(decoding, [(str(number), 0) for number in range(draws)])
     scores = processor(None, logits.expand(draws, -1))

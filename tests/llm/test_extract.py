@@ -19,6 +19,7 @@ from llm.tiny import (
     make_questions,
     make_tokenizer,
 )
+from trials import trials
 
 import wdsbench
 from wdsbench.errors import ModelError
@@ -150,7 +151,9 @@ def test_raw_format(model: Any, tokenizer: Any, tmp_path: Path) -> None:
 
 def test_same_questions_same_bytes(model: Any, tokenizer: Any, tmp_path: Path) -> None:
     for name in ("a", "b"):
-        extract(model, tokenizer, make_questions(9), tmp_path / name, batch_size=4)
+        extract(
+            model, tokenizer, make_questions(9), tmp_path / name, batch_size=4, max_new_tokens=6
+        )
     ours, theirs = (tmp_path / name / "batch_0001.pkl.gz" for name in ("a", "b"))
     assert ours.read_bytes() == theirs.read_bytes()
 
@@ -213,7 +216,9 @@ def test_nan_states_are_refused(model: Any, tokenizer: Any, tmp_path: Path) -> N
         extract(model, tokenizer, make_questions(3), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["failures.jsonl"]
     with pytest.raises(ModelError, match=f"the first 70 questions all failed; the last.*{words}"):
-        extract(model, tokenizer, [make_questions(1)[0]] * 80, tmp_path, batch_size=35)
+        extract(
+            model, tokenizer, [make_questions(1)[0]] * 80, tmp_path, batch_size=35, max_new_tokens=1
+        )
 
 
 def test_chosen_layers_equal_those_of_all(tokenizer: Any, tmp_path: Path) -> None:
@@ -226,6 +231,7 @@ def test_chosen_layers_equal_those_of_all(tokenizer: Any, tmp_path: Path) -> Non
             questions,
             tmp_path / name,
             batch_size=3,
+            max_new_tokens=6,
             attention=("full", "edges", "heads", "sketch"),
             layers=layers,
         )
@@ -246,6 +252,7 @@ def test_chosen_layers_equal_those_of_all(tokenizer: Any, tmp_path: Path) -> Non
     )
 
 
+@pytest.mark.trials
 @pytest.mark.parametrize("file_format", ["safetensors", "npz"])
 def test_other_files_hold_the_same(file_format: str, tokenizer: Any, tmp_path: Path) -> None:
     questions = make_questions(7)
@@ -255,6 +262,7 @@ def test_other_files_hold_the_same(file_format: str, tokenizer: Any, tmp_path: P
             tokenizer,
             questions,
             tmp_path / name,
+            max_new_tokens=trials(4, 32),
             traces_per_file=4,
             attention=("full", "edges"),
             layers=[0, 2],
@@ -283,13 +291,18 @@ def test_other_files_hold_the_same(file_format: str, tokenizer: Any, tmp_path: P
         assert np.array_equal(first.token_logprobs, second.token_logprobs)  # type: ignore[arg-type]
 
 
+@pytest.mark.trials
 @pytest.mark.parametrize("tokens", ["answer", "last"])
 def test_states_of_some_tokens_are_slices_of_all(
     tokens: str, tokenizer: Any, tmp_path: Path
 ) -> None:
     """Nothing else changes."""
-    questions = make_questions(23)
-    options: dict[str, Any] = {"batch_size": 5, "attention": ("full", "edges", "sketch")}
+    questions = make_questions(trials(18, 23))
+    options: dict[str, Any] = {
+        "batch_size": 5,
+        "max_new_tokens": trials(10, 32),
+        "attention": ("full", "edges", "sketch"),
+    }
     for kept in ("all", tokens):
         extract(make_model(), tokenizer, questions, tmp_path / kept, tokens=kept, **options)
     traces = list(zip(read_all(tmp_path / "all"), read_all(tmp_path / tokens), strict=True))
@@ -336,7 +349,7 @@ def test_template(model: Any, tokenizer: Any, tmp_path: Path) -> None:
 
 def test_a_filled_folder_is_protected(model: Any, tokenizer: Any, tmp_path: Path) -> None:
     questions = make_questions(4)
-    extract(model, tokenizer, questions, tmp_path, traces_per_file=2)
+    extract(model, tokenizer, questions, tmp_path, traces_per_file=2, max_new_tokens=2)
     (tmp_path / "notes.txt").touch()
     with pytest.raises(ValueError, match="holds 2 batch files already"):
         extract(model, tokenizer, questions[:1], tmp_path)
@@ -359,6 +372,7 @@ def test_progress_counts_batches(model: Any, tokenizer: Any, tmp_path: Path) -> 
         make_questions(7),
         tmp_path,
         batch_size=2,
+        max_new_tokens=2,
         traces_per_file=5,
         progress=progress,
     )
@@ -375,10 +389,11 @@ def test_threads_are_restored(model: Any, tokenizer: Any, tmp_path: Path) -> Non
         torch.set_num_threads(before)
 
 
+@pytest.mark.trials
 def test_embedded_model(tmp_path: Path) -> None:
     model, tokenizer = load_model(DEMO / "model")
-    questions = read_questions(DEMO / "questions.jsonl.gz", limit=40)
-    report = extract(model, tokenizer, questions, tmp_path, batch_size=16)
+    questions = read_questions(DEMO / "questions.jsonl.gz", limit=trials(16, 40))
+    report = extract(model, tokenizer, questions, tmp_path, batch_size=8)
     traces = read_all(tmp_path)
     assert report.wide_traces == 0
     assert len({len(trace.tokens) for trace in traces}) > 1

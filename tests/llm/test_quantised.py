@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from llm.tiny import extract
+from trials import FULL_ONLY
 
 import wdsbench.demo
 from wdsbench.llm.model import load_model
@@ -29,7 +30,13 @@ def states_of(out: Path, **options: Any) -> list[np.ndarray[Any, Any]]:
     return [trace.hidden[:, : trace.prompt_length].astype(np.float32) for trace in traces]
 
 
-@pytest.mark.parametrize(("load_in", "layer"), [("8bit", "Linear8bitLt"), ("4bit", "Linear4bit")])
+@pytest.mark.parametrize(
+    ("load_in", "layer"),
+    [
+        pytest.param("8bit", "Linear8bitLt", marks=FULL_ONLY),
+        ("4bit", "Linear4bit"),
+    ],
+)
 def test_quantised_weights_give_states_close_to_the_models(
     load_in: str, layer: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,6 +14,7 @@ import pytest
 import torch
 from builders import write_scores
 from llm.tiny import LAYERS, MODELS, extract, make_model, make_questions, make_tokenizer
+from trials import FULL_ONLY, trials
 
 import wdsbench
 from wdsbench.errors import ModelError, ShardError
@@ -85,21 +86,31 @@ def test_sound_traces_agree(folder: Path, tokenizer: Any, source: str) -> None:
 @pytest.mark.parametrize("kind", MODELS)
 def test_every_architecture(kind: str, tokenizer: Any, tmp_path: Path) -> None:
     model = MODELS[kind]()
-    extract(model, tokenizer, make_questions(12), tmp_path, batch_size=6, attention=KINDS)
-    traces = pick_from_raw([tmp_path], 12)
+    extract(
+        model,
+        tokenizer,
+        make_questions(8),
+        tmp_path,
+        batch_size=4,
+        max_new_tokens=6,
+        attention=KINDS,
+    )
+    traces = pick_from_raw([tmp_path], 8)
     report = recompute(traces, model, tokenizer)
     assert report.sound, report.deviations
     other = MODELS[kind](seed=1)
     assert len(recompute(traces, other, tokenizer).wrong) == len(traces)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.trials
+@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float16", marks=FULL_ONLY)])
 def test_half_precision(dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Errors of half precision in a trained model are within the bound."""
     model, tokenizer = load_model(DEMO / "model", ModelOptions(dtype=dtype))
-    questions = read_questions(DEMO / "questions.jsonl.gz", 16)
-    extract(model, tokenizer, questions, tmp_path, batch_size=8, attention=KINDS)
-    traces = pick_from_raw([tmp_path], 16)
+    count = trials(6, 16)
+    questions = read_questions(DEMO / "questions.jsonl.gz", count)
+    extract(model, tokenizer, questions, tmp_path, batch_size=4, max_new_tokens=8, attention=KINDS)
+    traces = pick_from_raw([tmp_path], count)
     assert recompute(traces, model, tokenizer).sound
     exact, _ = load_model(DEMO / "model")
     # In float32's own bound, it is a deviation.
@@ -217,9 +228,8 @@ def test_a_missing_edge_is_found(folder: Path, tokenizer: Any) -> None:
 def test_chosen_tokens_and_layers(tokenizer: Any, tmp_path: Path, tokens: str) -> None:
     """Traces name their layers, in raw files, shards and shards without an index."""
     model, questions = make_model(), make_questions(8)
-    extract(
-        model, tokenizer, questions, tmp_path / "raw", tokens=tokens, layers=[0, 2], attention=KINDS
-    )
+    chosen: dict[str, Any] = {"tokens": tokens, "layers": [0, 2], "max_new_tokens": 8}
+    extract(model, tokenizer, questions, tmp_path / "raw", attention=KINDS, **chosen)
     shards = tmp_path / "shards"
     options = PackOptions(attention=KINDS, threads=1, missing_score="keep")
     pack([str(tmp_path / "raw" / "*.pkl.gz")], shards, options=options)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from builders import make_raw, write_pickle
+from trials import FULL_ONLY
 from view.samples import HEADS, HOSTILE, LAYERS, raw_trace, stored_trace
 from view.test_figure import make_scores
 
@@ -244,7 +245,7 @@ LABELS = """
 """
 
 
-@pytest.mark.parametrize("layers", [3, 5])
+@pytest.mark.parametrize("layers", [3, pytest.param(5, marks=FULL_ONLY)])
 def test_labels_are_not_cut_off(page: Page, tmp_path: Path, layers: int) -> None:
     """Ordinary ones are whole, the widest that there can be end in an ellipsis."""
     raw = make_raw("q", seed=1, tokens=8, layers=layers)
@@ -279,7 +280,7 @@ def test_a_layer_that_is_not_on_the_page(
     assert "single heads for layers 1." in said
 
 
-@pytest.mark.parametrize("attention", ["", "edges", "sketch"])
+@pytest.mark.parametrize("attention", [pytest.param("", marks=FULL_ONLY), "edges", "sketch"])
 def test_pages_of_little(page: Page, tmp_path: Path, attention: str) -> None:
     trace, _ = stored_trace(tmp_path, attention)
     page.open(write_page(tmp_path / "a.html", trace, Selection(PANELS, [0, 1])))

@@ -9,6 +9,7 @@ import pytest
 from builders import make_raw, write_pickle
 from matplotlib.figure import Figure
 from matplotlib.text import Text
+from trials import FULL, FULL_ONLY
 from view.samples import HOSTILE, LAYERS, mean_map, raw_trace, stored_trace
 
 from wdsbench.records import TokenScores
@@ -46,7 +47,9 @@ def axes_titles(made: Figure) -> list[str]:
     return [axes.get_title() for part in made.subfigs for axes in part.axes]
 
 
-@pytest.mark.parametrize(("layers", "head"), [([0], 1), (EVERY_LAYER, None)])
+@pytest.mark.parametrize(
+    ("layers", "head"), [([0], 1), pytest.param(EVERY_LAYER, None, marks=FULL_ONLY)]
+)
 def test_picture_of_hostile_tokens(tmp_path: Path, layers: list[int], head: int | None) -> None:
     path = draw_trace(
         tmp_path / "new" / "view.png",
@@ -59,10 +62,12 @@ def test_picture_of_hostile_tokens(tmp_path: Path, layers: list[int], head: int 
     assert [file.name for file in path.parent.iterdir()] == ["view.png"]
 
 
+@pytest.mark.trials
 def test_same_trace_gives_the_same_file(tmp_path: Path) -> None:
     trace = raw_trace(tmp_path)
+    panels = PANELS if FULL else ("graph",)
     files = [
-        draw_trace(tmp_path / name, trace, Selection(PANELS, [2])).read_bytes()
+        draw_trace(tmp_path / name, trace, Selection(panels, [2])).read_bytes()
         for name in ("a.png", "b.png")
     ]
     assert files[0] == files[1]
@@ -98,11 +103,12 @@ def test_hostile_labels_are_no_formulas(tmp_path: Path, monkeypatch: pytest.Monk
 def test_panels_that_were_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trace = raw_trace(tmp_path)
     counts = {
-        panels: len(drawn(trace, monkeypatch, panels=panels).subfigs) - 2  # head and foot
+        panels: len(drawn(trace, monkeypatch, panels=panels, layers=[1]).subfigs)
         for panels in (("graph",), ("heatmap",), ("norms",), PANELS)
     }
-    assert list(counts.values()) == [1, 2, 1, 4]  # a map comes with the sketch
-    assert "layer 1" in axes_titles(drawn(trace, monkeypatch, panels=("graph",)))
+    # Head, foot, and the panels; a map comes with the sketch.
+    assert list(counts.values()) == [3, 4, 3, 6]
+    assert "layer 1" in axes_titles(drawn(trace, monkeypatch, panels=("graph",), layers=[1]))
     assert len(drawn(trace, monkeypatch, panels=("norms",), scores=make_scores()).subfigs) == 4
 
 
@@ -117,7 +123,8 @@ def test_what_is_not_kept_is_said_in_the_picture(
 
 def test_lookback_without_a_prompt_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trace = raw_trace(tmp_path, prompt_length=None, token_logprobs=None)
-    texts = {text.get_text() for text in drawn(trace, monkeypatch).findobj(Text)}
+    made = drawn(trace, monkeypatch, panels=("heatmap",), layers=[0])
+    texts = {text.get_text() for text in made.findobj(Text)}
     assert "needs the length\nof the prompt" in texts
 
 
@@ -181,12 +188,13 @@ def test_infinite_states_are_drawn_as_blanks(tmp_path: Path, where: object) -> N
     assert path.read_bytes().startswith(PNG)
 
 
+@pytest.mark.trials
 def test_one_token(tmp_path: Path) -> None:
     raw = make_raw("q", seed=0, tokens=1)
     for key in ("prompt_length", "token_logprobs"):
         del raw[key]
     trace, _ = open_trace(write_pickle(tmp_path / "a.pkl", [raw]))
-    path = draw_trace(tmp_path / "view.png", trace, Selection(PANELS, EVERY_LAYER))
+    path = draw_trace(tmp_path / "view.png", trace, Selection(PANELS, EVERY_LAYER if FULL else [0]))
     assert path.read_bytes().startswith(PNG)
 
 
