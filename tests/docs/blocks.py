@@ -107,7 +107,7 @@ def run_blocks(blocks: list[Block], prepared: Path, home: Path) -> dict[Block, t
     for number, block in enumerate(blocks):
         folder = home / f"block-{number}"
         shutil.copytree(prepared, folder, symlinks=True)
-        commands = list(_commands(block)) if block.language == "sh" else []
+        commands = list(commands_of(block)) if block.language == "sh" else []
         for words in commands:
             for before, word in pairwise(words):
                 if before in ("--out", "--shards") and not set(_CONTINUING) & set(words):
@@ -127,7 +127,7 @@ def run_blocks(blocks: list[Block], prepared: Path, home: Path) -> dict[Block, t
     }
 
 
-def _commands(block: Block) -> Iterator[list[str]]:
+def commands_of(block: Block) -> Iterator[list[str]]:
     """Yield the words of each command of a block, without ``wdsbench``."""
     for line in block.code.replace("\\\n", " ").splitlines():
         words = shlex.split(line, comments=True)

@@ -11,7 +11,7 @@ from forks import start_code
 import wdsbench.demo
 
 DEMO = Path(wdsbench.demo.__file__).parent
-QUESTIONS = 160
+QUESTIONS = 96
 MORE_QUESTIONS = 16
 #: As the documentation does it, on few questions; ``new.csv`` is another score file.
 PREPARE = """
@@ -21,7 +21,7 @@ from wdsbench.cli.main import main
 os.chdir(sys.argv[1])
 for line in (
     "extract --model ./my-model --questions questions.jsonl --out traces_data/ --batch-size 32"
-    " --max-new-tokens 8 --traces-per-file 80",
+    " --max-new-tokens 8 --traces-per-file 48",
     "score --traces 'traces_data/*.pkl*' --questions questions.jsonl",
     "pack --traces 'traces_data/*.pkl*' --scores ground_truth_scores.csv --out shards/"
     " --score-column exact_match --attention edges,heads,sketch",

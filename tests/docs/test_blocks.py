@@ -6,12 +6,24 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from docs.blocks import ROOT, Block, all_blocks, run_blocks
+from docs.blocks import ROOT, Block, all_blocks, commands_of, run_blocks
+from trials import FULL, FULL_ONLY
+
+from wdsbench.cli.main import main
 
 BLOCKS = list(all_blocks())
 pytestmark = pytest.mark.timeout(600)
 
 RUN = [block for block in BLOCKS if block.reason is None]
+EXTRACT = "wdsbench extract --model ./my-model --questions questions.jsonl --out traces_data/"
+#: Starts of blocks that run in `make test-faults` alone: other blocks run their commands.
+LONG = (
+    "wdsbench plan --model ./my-model --questions questions.jsonl    #",
+    f"{EXTRACT} --tokens",
+    f"{EXTRACT} --attention",
+    "wdsbench train shards/ --detector logprob_mean,probe_logistic,lstm",
+    "wdsbench view shards/ --trace 0 --out trace.png",
+)
 #: Why blocks are not run, and how many.
 NOT_RUN = {"network": 1, "slow": 3, "torchrun": 1}
 
@@ -22,14 +34,48 @@ def results(
 ) -> dict[Block, tuple[int, str]]:
     """Return exit code and output of every selected block."""
     names = {item.name for item in request.session.items}
-    chosen = [block for block in RUN if f"test_the_block_runs[{block.page}:{block.line}]" in names]
+    chosen = [
+        block
+        for block in RUN
+        if f"test_the_block_runs[{block.page}:{block.line}]" in names
+        and (FULL or not is_long(block))
+    ]
     return run_blocks(chosen, prepared, tmp_path_factory.mktemp("blocks"))
 
 
-@pytest.mark.parametrize("block", RUN, ids=lambda block: f"{block.page}:{block.line}")
+def is_long(block: Block) -> bool:
+    return block.code.startswith(LONG)
+
+
+def name_of(block: Block) -> str:
+    return f"{block.page}:{block.line}"
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        pytest.param(block, marks=FULL_ONLY if is_long(block) else (), id=name_of(block))
+        for block in RUN
+    ],
+)
 def test_the_block_runs(block: Block, results: dict[Block, tuple[int, str]]) -> None:
     code, output = results[block]
     assert code == 0, f"{block.page}:{block.line}\n{block.code}\n{output}"
+
+
+def test_long_blocks_exist() -> None:
+    for first in LONG:
+        assert [block for block in RUN if block.code.startswith(first)], first
+
+
+@pytest.mark.parametrize("block", [block for block in RUN if is_long(block)], ids=name_of)
+def test_the_options_of_a_long_block_exist(
+    block: Block, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words in commands_of(block):
+        with pytest.raises(SystemExit) as ended:
+            main([*words, "--help"])
+        assert not ended.value.code, (words, capsys.readouterr().err)
 
 
 def test_blocks_that_are_not_run_are_few() -> None:
