@@ -230,7 +230,7 @@ def test_an_early_break_leaves_no_worker(packed: Packed) -> None:
         (
             {"fields": ("states",)},
             ValueError,
-            "'states' is not one of hidden, logprobs, meta, sketch",
+            "'states' is not one of hidden, image, logprobs",
         ),
         ({"layout": "union-graph"}, DecodeError, "60 samples|repack with --attention heads"),
         ({"layers": [3]}, ValueError, "3 is not one of the 3 stored"),
