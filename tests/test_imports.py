@@ -22,23 +22,24 @@ CORE = {"traces", "shards", "stream", "loader", "bench"}
 #: Room -> rooms it may import (the floor apart).
 ALLOWED: dict[str, set[str]] = {
     "traces": set(),
+    "images": set(),
     "shards": set(),
     "stream": {"shards"},
     "slabs": set(),
     "detect": set(),
     "loader": {"stream", "slabs", "shards"},
-    "pack": {"traces", "shards"},
+    "pack": {"images", "traces", "shards"},
     "llm": {"traces", "shards"},
     "view": {"traces", "stream", "detect", "shards"},
     "train": {"loader", "detect", "shards"},
-    "jobs": {"llm", "pack", "train", "detect", "view", "shards", "traces"},
+    "jobs": {"llm", "pack", "train", "detect", "view", "shards", "traces", "images"},
     "demo": {"train", "traces", "jobs"},
     "bench": {"loader", "stream", "shards", "detect"},
     "cli": {"bench", "demo", "jobs", "llm", "pack", "train", "detect", "view", "shards", "traces"},
 }
 
 #: Rooms whose every module must import where torch is not installed.
-WITHOUT_TORCH = ("traces", "shards", "stream", "pack")
+WITHOUT_TORCH = ("traces", "images", "shards", "stream", "pack")
 
 
 def imported_names(path: Path) -> set[str]:

@@ -52,6 +52,14 @@ class TraceError(PlacedError):
 
 
 @dataclass(eq=False, repr=False)
+class ImageError(PlacedError):
+    """An image file, or a file that belongs to images, cannot be used."""
+
+    _: KW_ONLY
+    file: str | None = None
+
+
+@dataclass(eq=False, repr=False)
 class QuestionError(PlacedError):
     """A questions file is malformed, or a question cannot be asked; ``line`` counts from 1."""
 

@@ -1,0 +1,195 @@
+"""Files that cannot be used: one line that names the file and the remedy."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tifffile
+from image_files import random_pixels, write_tiff
+from PIL import Image
+
+from wdsbench.errors import ImageError
+from wdsbench.images.files import find_images, open_image
+
+
+def tiff(path: Path, **options: object) -> Path:
+    return write_tiff(path / "bad.tif", random_pixels(), **options)
+
+
+def cut(path: Path, keep: float = 0.5) -> Path:
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * keep)])
+    return path
+
+
+def garbled(path: Path) -> Path:
+    with tifffile.TiffFile(path) as file:
+        offset, size = file.pages[0].dataoffsets[1], file.pages[0].databytecounts[1]
+    data = bytearray(path.read_bytes())
+    data[offset : offset + size] = bytes(range(256)) * (size // 256) + bytes(size % 256)
+    path.write_bytes(data)
+    return path
+
+
+def palette_tiff(folder: Path) -> Path:
+    colours = np.zeros((3, 256), np.uint16)
+    path = folder / "bad.tif"
+    tifffile.imwrite(path, random_pixels()[..., 0], photometric="palette", colormap=colours)
+    return path
+
+
+def saved(folder: Path, name: str, mode: str) -> Path:
+    Image.fromarray(random_pixels()).convert(mode).save(folder / name)
+    return folder / name
+
+
+def empty(folder: Path, name: str) -> Path:
+    (folder / name).touch()
+    return folder / name
+
+
+def deep_png(folder: Path) -> Path:
+    """Write an RGB file of 16 bits, which Pillow cannot."""
+    rows = b"".join(b"\0" + bytes(6 * 4) for _ in range(4))
+    parts = (
+        (b"IHDR", struct.pack(">IIBBBBB", 4, 4, 16, 2, 0, 0, 0)),
+        (b"IDAT", zlib.compress(rows)),
+        (b"IEND", b""),
+    )
+    chunks = (
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in parts
+    )
+    (folder / "bad.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(chunks))
+    return folder / "bad.png"
+
+
+def bomb(folder: Path) -> Path:
+    """Write 30,000 x 30,000 pixels of which every tile is the same 70 bytes."""
+    path = folder / "bad.tif"
+    block = np.zeros((3008, 3008), np.uint8)
+    tifffile.imwrite(path, block, compression="zstd", tile=(3008, 3008))
+    with tifffile.TiffFile(path, mode="r+b") as file:
+        for code in (256, 257):
+            file.pages[0].tags[code].overwrite(30_000)
+        count = 100
+        for code in (324, 325):
+            file.pages[0].tags[code].overwrite([file.pages[0].tags[code].value[0]] * count)
+    return path
+
+
+def nan(folder: Path) -> Path:
+    pixels = random_pixels(dtype="float32")
+    pixels[4, 5, 2] = np.nan
+    return write_tiff(folder / "bad.tif", pixels)
+
+
+def infinite(folder: Path) -> Path:
+    pixels = random_pixels(dtype="float32")
+    pixels[0, 0, 1] = -np.inf
+    return write_tiff(folder / "bad.tif", pixels, compression="deflate")
+
+
+def stack(folder: Path) -> Path:
+    tifffile.imwrite(folder / "bad.tif", random_pixels(90, 20), photometric="minisblack")
+    return folder / "bad.tif"
+
+
+BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
+    "empty": (lambda folder: empty(folder, "bad.tif"), "copy or write it again"),
+    "text": (
+        lambda folder: (folder / "bad.tif").write_text("hello") and folder / "bad.tif",
+        "copy",
+    ),
+    "cut": (lambda folder: cut(tiff(folder)), "is truncated: 5394 bytes are missing; copy"),
+    "cut strips": (
+        lambda folder: cut(tiff(folder, compression="deflate", rowsperstrip=5)),
+        "truncated",
+    ),
+    "cut header": (lambda folder: cut(tiff(folder), 0.005), "copy or write it again"),
+    "garbled": (
+        lambda folder: garbled(tiff(folder, compression="deflate", rowsperstrip=5)),
+        "strip or tile 1 cannot",
+    ),
+    "garbled lzw": (
+        lambda folder: garbled(tiff(folder, compression="zstd", tile=(16, 16))),
+        "strip or tile 1 cannot",
+    ),
+    "empty png": (lambda folder: empty(folder, "bad.png"), "copy or write it again"),
+    "cut png": (lambda folder: cut(saved(folder, "bad.png", "RGB")), "cannot be read .*truncated"),
+    "cut jpeg": (lambda folder: cut(saved(folder, "bad.jpg", "RGB")), "cannot be read .*truncated"),
+    "deep png": (deep_png, "16 bits per channel.*convert it to TIFF"),
+    "palette": (palette_tiff, "palette; convert it"),
+    "palette png": (lambda folder: saved(folder, "bad.png", "P"), "palette; convert it"),
+    "bilevel png": (lambda folder: saved(folder, "bad.png", "1"), "mode 1; convert it"),
+    "alpha png": (lambda folder: saved(folder, "bad.png", "RGBA"), "alpha .*--channels 0,1,2$"),
+    "alpha grey": (lambda folder: saved(folder, "bad.png", "LA"), "alpha .*--channels 0$"),
+    "alpha": (
+        lambda folder: write_tiff(
+            folder / "bad.tif",
+            random_pixels(channels=4),
+            photometric="rgb",
+            extrasamples=["unassalpha"],
+        ),
+        "channel 3 is alpha",
+    ),
+    "double": (
+        lambda folder: write_tiff(folder / "bad.tif", random_pixels(dtype="float64")),
+        "float64, expected",
+    ),
+    "bits": (
+        lambda folder: write_tiff(folder / "bad.tif", random_pixels(channels=1) > 9),
+        "bool, expected",
+    ),
+    "pages": (stack, "has 90 pages"),
+    "NaN": (nan, "channel 2 of pixel y 4, x 5 is nan"),
+    "infinity": (infinite, "channel 1 of pixel y 0, x 0 is -inf"),
+    "bomb": (bomb, "900 MB of pixels in .* bomb"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_file(name: str, tmp_path: Path) -> None:
+    make, message = BAD[name]
+    path = make(tmp_path)
+    with pytest.raises(ImageError, match=message) as caught, open_image(path) as source:
+        source.read(source.chosen(None))
+    assert caught.value.file == str(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_alpha_can_be_left_out(tmp_path: Path) -> None:
+    path = saved(tmp_path, "a.png", "RGBA")
+    with open_image(path) as source:
+        found = source.read(source.chosen((0, 2)))
+    np.testing.assert_array_equal(found, np.moveaxis(random_pixels()[..., [0, 2]], -1, 0))
+
+
+def test_a_channel_that_does_not_exist(tmp_path: Path) -> None:
+    with (
+        open_image(tiff(tmp_path)) as source,
+        pytest.raises(ImageError, match="no channel 3; choose from 0 to 2"),
+    ):
+        source.chosen((0, 3))
+
+
+def test_a_small_image_may_be_constant(tmp_path: Path) -> None:
+    path = write_tiff(tmp_path / "a.tif", np.zeros((3000, 4000, 3), np.uint8), compression="zstd")
+    assert path.stat().st_size * 1_100 < 36e6
+    with open_image(path) as source:
+        assert not source.read((1,), range(2), range(2)).any()
+
+
+def test_no_image(tmp_path: Path) -> None:
+    with pytest.raises(ImageError, match="no image in"):
+        find_images(str(tmp_path))
+    with pytest.raises(ImageError, match="no image in"):
+        find_images(str(tmp_path / "*.tif"))
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(ImageError, match=r"notes.txt: the name ends in none"):
+        find_images(str(tmp_path / "*"))
