@@ -157,12 +157,15 @@ def planted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 @pytest.mark.parametrize(
     ("planted", "name"),
     [
-        *((token, "probe_logistic") for token in PLACES),
+        ("last_answer", "probe_logistic"),
+        ("last_prompt", "probe_logistic"),
         ("mean_answer", "probe_mlp"),
         *(
-            pytest.param(token, "probe_mlp", marks=FULL_ONLY)
-            for token in PLACES
-            if token != "mean_answer"
+            pytest.param(*case, marks=FULL_ONLY)
+            for case in (
+                *(("first_answer", "probe_logistic"), ("mean_answer", "probe_logistic")),
+                *((token, "probe_mlp") for token in PLACES if token != "mean_answer"),
+            )
         ),
     ],
     indirect=["planted"],
@@ -244,9 +247,9 @@ def test_only_the_end_of_a_sequence_is_read(shards: Path) -> None:
 )
 def test_states_of_answers_alone_do(tmp_path: Path, token: str) -> None:
     """The prompt's last token is no candidate then; all others are as with all states."""
-    found = {}
+    found, count = {}, trials(140, 240)
     for name, cut in (("whole", False), ("cut", True)):
-        opener = Opener(pack_planted(tmp_path / name, token, cut=cut))
+        opener = Opener(pack_planted(tmp_path / name, token, cut=cut, count=count))
         found[name] = fit_probe(detector_spec("probe_logistic"), opener, config=CONFIG)
         assert found[name].chosen == {"layer": LAYER, "token": token}
         (wanted,) = {n.tokens for split, n, _ in opener.asked if n.fields and split == "train"}

@@ -15,7 +15,7 @@ from builders import Packed, make_dataset
 from forks import Forked, start_command
 from scripts import rank_environments
 from train.searches import COUNT, QUICK, Killed, figures, killing, load_search, run, without_test
-from trials import FULL, FULL_ONLY
+from trials import FULL, FULL_ONLY, trials
 
 from wdsbench.errors import StoppedError
 from wdsbench.train import search as search_module
@@ -24,7 +24,13 @@ from wdsbench.train.search import search
 from wdsbench.train.trials import SEARCH_NAME, SearchResult
 
 PACKED = TrainConfig(
-    epochs=2, batch_size=6, hidden=16, shuffle=30, device="cpu", threads=1, resamples=200
+    epochs=2,
+    batch_size=trials(12, 6),
+    hidden=16,
+    shuffle=30,
+    device="cpu",
+    threads=1,
+    resamples=200,
 )
 #: Trials of a search in processes.
 SEARCHED = 4 if FULL else 2
@@ -119,8 +125,8 @@ def on_packed(packed: Packed, tmp_path_factory: pytest.TempPathFactory) -> Searc
 def start(packed: Packed, out: Path, *options: str, **environment: str) -> Forked:
     """Start the search and the training on the command line, with the settings of `PACKED`."""
     train = ("train", packed.folder, "--out", out, "--device=cpu", f"--search={SEARCHED}")
-    settings = ("--epochs=2", "--batch-size=6", "--hidden=16", "--shuffle=30", "--threads=1")
-    return start_command([*train, *settings, *options], plots=FULL, **environment)
+    settings = (f"--batch-size={PACKED.batch_size}", "--epochs=2", "--hidden=16", "--shuffle=30")
+    return start_command([*train, *settings, "--threads=1", *options], plots=FULL, **environment)
 
 
 def ended(out: Path) -> int:
@@ -139,9 +145,9 @@ def test_a_killed_process_resumes_with_the_same_trials(
     packed: Packed, on_packed: SearchResult, tmp_path: Path
 ) -> None:
     options = ("--resume", "--checkpoint-seconds=0")
-    for trials in (1, 2) if FULL else (1,):
+    for count in (1, 2) if FULL else (1,):
         process = start(packed, tmp_path, *options)
-        while process.poll() is None and ended(tmp_path) < trials:
+        while process.poll() is None and ended(tmp_path) < count:
             time.sleep(0.002)
         time.sleep(0.05)  # into the next one
         process.kill()

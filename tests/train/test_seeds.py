@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from train.planted import make_samples, store
+from trials import FULL
 
 from wdsbench.errors import DetectorError
 from wdsbench.files import write_json
@@ -297,13 +298,13 @@ def test_number_of_seeds_is_checked(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.trials
 def test_real_runs(tmp_path: Path) -> None:
     samples = make_samples(120, signal=1.0, seed=1, logprob_signal=0.3)
     samples = [replace(s, label=np.nan) if s.number == 119 else s for s in samples]
     config = TrainConfig(epochs=2, hidden=8, batch_size=32, resamples=200, shuffle=100)
-    results = train_seeds(
-        store(samples).folder, ("logprob_mean", "probe_logistic", "lstm"), tmp_path, config, 2
-    )
+    names = ("logprob_mean", *(("probe_logistic",) if FULL else ()), "lstm")
+    results = train_seeds(store(samples).folder, names, tmp_path, config, 2)
     runs = [load_results(tmp_path / folder) for folder in ("seed-0000", "seed-0001")]
     for name, result in results.detectors.items():
         values = [found.detectors[name].auroc for found in runs]
