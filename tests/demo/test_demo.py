@@ -14,7 +14,7 @@ from trials import FULL, full_only, trials
 from wdsbench import jobs
 from wdsbench.demo import DemoOptions
 from wdsbench.demo.run import MODEL, QUESTIONS, run_demo
-from wdsbench.detect.registry import DETECTOR_NAMES
+from wdsbench.detect.registry import TRACE_DETECTORS
 from wdsbench.errors import DetectorError, PackError
 from wdsbench.llm.questions import read_questions
 from wdsbench.train import solvers
@@ -50,7 +50,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.trials
 def test_all_files_are_written(demo: Path) -> None:
     results = json.loads((demo / "results.json").read_text())
-    assert set(results["detectors"]) == set(DETECTOR_NAMES)
+    assert set(results["detectors"]) == set(TRACE_DETECTORS)
     assert results["dataset"]["splits"]["test"]["n"] > 0
     for place in ("traces_data/batch_0001.pkl.gz", "ground_truth_scores.csv", "shards/index.json"):
         assert (demo / place).exists()

@@ -8,21 +8,31 @@ import sys
 import pytest
 
 from wdsbench.detect.probe import PROBE_TOKENS
-from wdsbench.detect.registry import DETECTOR_NAMES, DetectorShape, detector_spec
+from wdsbench.detect.registry import (
+    DETECTOR_NAMES,
+    IMAGE_DETECTORS,
+    TRACE_DETECTORS,
+    DetectorShape,
+    detector_spec,
+)
 from wdsbench.shards.format.kinds import KINDS
 
 
 def test_every_entry_is_complete() -> None:
     assert DETECTOR_NAMES[:3] == ("length", "logprob_mean", "logprob_min")
     controls = ("charm_no_edges", "charm_shuffled_edges")
-    assert DETECTOR_NAMES[-5:] == ("gnn", "gvae", "charm", *controls)
+    assert TRACE_DETECTORS[-5:] == ("gnn", "gvae", "charm", *controls)
+    assert (*TRACE_DETECTORS, "autoencoder", "pca") == DETECTOR_NAMES
+    assert DETECTOR_NAMES[-2:] == IMAGE_DETECTORS
     for name in DETECTOR_NAMES:
         spec = detector_spec(name)
         assert spec.name == name
         closed_form = spec.kind == "closed_form"
         assert (spec.score is not None) == closed_form
         assert (spec.build is None) == (spec.inputs is None) == closed_form
-        if spec.build is not None:
+        if spec.reconstructs:
+            assert spec.needs.kinds == ("image",)
+        elif spec.build is not None:
             module = spec.build(DetectorShape(num_layers=2, num_features=4, hidden=3, num_heads=5))
             assert module.get_submodule("scale") is not None
 

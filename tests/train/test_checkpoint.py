@@ -11,7 +11,7 @@ import pytest
 import torch
 from train.planted import make_samples, store
 
-from wdsbench.detect.registry import DETECTOR_NAMES, DetectorShape, detector_spec
+from wdsbench.detect.registry import TRACE_DETECTORS, DetectorShape, detector_spec
 from wdsbench.errors import DetectorError
 from wdsbench.records import Batch
 from wdsbench.train.checkpoint import CARD_NAME, load_detector, save_detector
@@ -49,7 +49,7 @@ def batches_for(detector: FittedDetector) -> list[Batch]:
     return list(loader)
 
 
-@pytest.mark.parametrize("name", DETECTOR_NAMES)
+@pytest.mark.parametrize("name", TRACE_DETECTORS)
 def test_scores_are_the_same_after_a_round_trip(name: str, tmp_path: Path) -> None:
     detector = fitted(name)
     card = save_detector(detector, tmp_path / name)

@@ -149,7 +149,7 @@ def test_unlabelled_samples_are_left_out_and_counted() -> None:
     samples[val] = replace(samples[val], label=math.nan)
     config = QUICK if FULL else replace(QUICK, epochs=6, learning_rate=1e-2)
     result, _, found = fit_once(samples, "lstm", config)
-    assert result.unlabelled == 40
+    assert result.left_out == 40
     assert all(math.isfinite(record.loss) for record in result.records)
     assert found > 0.85
 

@@ -26,7 +26,7 @@ from train.test_probe import Opener
 from trials import FULL, FULL_ONLY
 
 from wdsbench import TraceLoader
-from wdsbench.detect.registry import DETECTOR_NAMES, DetectorShape, detector_spec
+from wdsbench.detect.registry import TRACE_DETECTORS, DetectorShape, detector_spec
 from wdsbench.detect.scale import RunningMoments, Standardise
 from wdsbench.errors import DetectorError
 from wdsbench.pack import PackOptions, pack
@@ -109,10 +109,10 @@ def own_scores(fitted: FittedDetector, packed: Packed, split: str = "test") -> d
 @pytest.mark.parametrize(
     ("name", "layers"),
     [
-        *((name, None) for name in DETECTOR_NAMES),
+        *((name, None) for name in TRACE_DETECTORS),
         *(
             pytest.param(name, (0, 2), marks=() if name in ("length", "gnn") else FULL_ONLY)
-            for name in DETECTOR_NAMES
+            for name in TRACE_DETECTORS
         ),
     ],
 )
@@ -141,7 +141,7 @@ def test_scores_are_those_of_the_detector(
 @pytest.mark.trials
 def test_scores_are_those_of_the_run(packed: Packed, tmp_path: Path) -> None:
     # One of each kind in `make test`.
-    names = DETECTOR_NAMES if FULL else ("length", "probe_logistic", "attention_logistic", "charm")
+    names = TRACE_DETECTORS if FULL else ("length", "probe_logistic", "attention_logistic", "charm")
     results = train(packed.folder, names, tmp_path, CONFIG)
     assert results.not_available == {}
     with (tmp_path / "scores.csv").open(newline="") as file:
@@ -280,9 +280,9 @@ OTHERS = {
     "none kept": Other(
         {"options": PackOptions(attention=(), threads=1)},
         {
-            "attention_logistic": "not every trace has sketch.npy, repack with --attention sketch",
-            "charm": "not every trace has heads_weight.npy, repack with --attention heads",
-            "gnn": "not every trace has edges_weight.npy, repack with --attention edges",
+            "attention_logistic": "not every sample has sketch.npy, repack with --attention sketch",
+            "charm": "not every sample has heads_weight.npy, repack with --attention heads",
+            "gnn": "not every sample has edges_weight.npy, repack with --attention edges",
         },
         ("lstm", "probe_logistic"),
     ),

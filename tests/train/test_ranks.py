@@ -35,7 +35,7 @@ class Refuses(Flat):
 with open_ranks("cpu", 30) as ranks:
     steps = stepper(Flat(), ranks=ranks)
     mine = part(batch(LABELS), 4 * ranks.rank, 4 * ranks.rank + 4)
-    assert steps.step(mine, 0, Signals()).labelled == 6
+    assert steps.step(mine, 0, Signals()).used == 6
     steps = stepper(Refuses() if ranks.rank == 1 else Flat(), ranks=ranks)
     words = "rank 1 cannot run its step: no such states" if ranks.rank else "lost the others"
     with pytest.raises(RankError, match=words):

@@ -209,7 +209,7 @@ def test_graph_detectors_that_need_heads_say_so_where_none_are_kept(tmp_path: Pa
     assert list(results.not_available) == list(CHARMS)
     for reason in results.not_available.values():
         assert reason == (
-            "not available: not every trace has heads_weight.npy, repack with --attention heads"
+            "not available: not every sample has heads_weight.npy, repack with --attention heads"
             " from traces that have attention maps"
         )
 

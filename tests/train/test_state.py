@@ -148,7 +148,7 @@ def test_what_comes_back_with_a_finished_fit(tmp_path: Path) -> None:
         patch.undo()
         patch.setattr(fitting, "fit", lambda *a, **k: keep(original(*a, **k)))
         again = run(tmp_path / "run", samples=samples, resume=True, progress=killing(0))
-    assert [fit.unlabelled for fit in fits] == [7, 7, 7]
+    assert [fit.left_out for fit in fits] == [7, 7, 7]
     assert fits[1].records == fits[2].records
     assert again.detectors["lstm"].auroc == whole.detectors["lstm"].auroc
     assert load_results(tmp_path / "run") == again

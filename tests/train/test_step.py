@@ -73,7 +73,7 @@ with open_ranks("cpu", 30) as ranks:
         mine = part(batch(LABELS, seed=number), cuts[ranks.rank], cuts[ranks.rank + 1])
         taken = steps.step(mine, number, Signals(stop=ranks.rank == 1 and number == 2))
         assert taken.signals == Signals(stop=number == 2), taken
-        assert (taken.labelled, taken.unlabelled) == (6, 2)
+        assert (taken.used, taken.left_out) == (6, 2)
     torch.save(detector.state_dict(), sys.argv[1] + str(ranks.rank))
 """
 
@@ -98,9 +98,9 @@ def test_nothing_is_done_without_a_label() -> None:
     detector = Flat()
     before = {name: weight.clone() for name, weight in detector.state_dict().items()}
     taken = stepper(detector).step(batch([math.nan, math.nan]), 0, Signals(save=True))
-    assert (taken.labelled, taken.unlabelled, taken.signals.save) == (0, 2, True)
+    assert (taken.used, taken.left_out, taken.signals.save) == (0, 2, True)
     empty = stepper(detector).step(batch([]), 0, Signals())
-    assert (empty.labelled, empty.unlabelled) == (0, 0)
+    assert (empty.used, empty.left_out) == (0, 0)
     assert all(torch.equal(before[name], w) for name, w in detector.state_dict().items())
 
 

@@ -31,7 +31,7 @@ import pytest
 from train.truth import KNOWN, ORACLES, Truth, auroc_error, make_truth, write_labels
 from trials import FULL, full_only, trials
 
-from wdsbench.detect.registry import DETECTOR_NAMES
+from wdsbench.detect.registry import TRACE_DETECTORS
 from wdsbench.pack.relabel import relabel
 from wdsbench.train.config import TrainConfig
 from wdsbench.train.metrics import auroc
@@ -80,7 +80,7 @@ SEES: dict[str, tuple[str, ...]] = {
 #: The detectors of the quick form; `test_loop.py` and `test_probe.py` train the others.
 QUICK = ("length", "logprob_mean", "logprob_min", "probe_logistic", "attention_logistic", "lstm")
 #: The detectors that this form trains.
-NAMES = DETECTOR_NAMES if FULL else QUICK
+NAMES = TRACE_DETECTORS if FULL else QUICK
 
 #: (detector, signal, why it must stay at 0.5): what is not said here is not asked.
 BLIND = (
@@ -173,7 +173,7 @@ def error_of_mean(figures: list[DetectorResult], known: float) -> float:
 
 
 def test_no_detector_is_forgotten() -> None:
-    assert set(SEES) == set(DETECTOR_NAMES)
+    assert set(SEES) == set(TRACE_DETECTORS)
     assert set(FAMILY) == set(KNOWN)
     assert {signal for signals in SEES.values() for signal in signals} == set(KNOWN)
 
@@ -220,7 +220,7 @@ def test_nothing_is_found_where_nothing_is(name: str, runs: Runs) -> None:
 
 
 @full_only
-@pytest.mark.parametrize("name", DETECTOR_NAMES)
+@pytest.mark.parametrize("name", TRACE_DETECTORS)
 def test_permuted_labels_destroy_what_was_found(name: str, runs: Runs) -> None:
     signal = SEES[name][0]
     figures = runs.of(name, FAMILY[signal], permuted=True)

@@ -33,7 +33,7 @@ def train_command(options: TrainJob, as_json: bool) -> None:
 
 
 def predict_command(options: PredictJob, as_json: bool) -> None:
-    """Score traces with a trained detector; write score, probability and decision of each.
+    """Score a data set with a trained detector; write score, probability and decision of each.
 
     Example: wdsbench predict runs/lstm/checkpoints/lstm other-shards/ --out scores.csv
     """
@@ -47,19 +47,22 @@ def predict_command(options: PredictJob, as_json: bool) -> None:
     if as_json:
         print_json(summary)
         return
-    say(_sentence(summary))
+    say(_sentence(summary, images=predictions.detector.spec.reconstructs))
     if predictions.detector.threshold is None:
         say("the checkpoint of an unfinished training has no threshold; no decisions", stderr)
     say(f"  {options.out}", stderr)
 
 
-def _sentence(summary: dict[str, object]) -> str:
-    text = f"{summary['detector']}: {summary['samples']} traces"
+def _sentence(summary: dict[str, object], *, images: bool) -> str:
+    text = f"{summary['detector']}: {summary['samples']} {'patches' if images else 'traces'}"
     if summary["threshold"] is not None:
-        text += f", {summary['hallucinated']} classified as hallucinated"
+        found = "above the threshold" if images else "classified as hallucinated"
+        text += f", {summary['hallucinated']} {found}"
     auroc = summary["auroc"]
     if isinstance(auroc, float):
-        text += f"; AUROC {auroc:.3f} ({summary['n_pos']} hallucinated, {summary['n_neg']} right)"
+        classes = ("of label 1", "of label 0") if images else ("hallucinated", "right")
+        text += f"; AUROC {auroc:.3f} ({summary['n_pos']} {classes[0]}, {summary['n_neg']}"
+        text += f" {classes[1]})"
         if summary["split"] == "all":
             text += " over all splits, including those it may have been trained on"
     return text

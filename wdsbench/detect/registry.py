@@ -41,6 +41,11 @@ class LoaderNeeds:
         """True if the states of one token are the only input."""
         return self.fields == ("hidden",) and self.tokens in ("last", "last_answer")
 
+    @property
+    def tensor(self) -> str | None:
+        """The field that is decoded into one tensor per batch; None if neither is read."""
+        return next((name for name in ("hidden", "image") if name in self.fields), None)
+
     def arguments(self) -> dict[str, Any]:
         """Return the loader's keyword arguments."""
         return {"fields": self.fields, "tokens": self.tokens, "layout": self.layout}
@@ -58,10 +63,11 @@ class DetectorShape:
     """Sizes a detector with weights is built from; saved with its weights.
 
     Attributes:
-        num_layers: L, layers read from each trace.
-        num_features: D, width of a state.
-        hidden: Width inside the detector, and of each direction of an LSTM.
-        depth: LSTM layers.
+        num_layers: L, layers read from each trace; of images C, channels.
+        num_features: D, width of a state; of images P, pixels of a side.
+        hidden: Width inside the detector, and of each direction of an LSTM; of images the numbers
+            that a patch is reduced to.
+        depth: LSTM layers, or strided convolutions.
         num_heads: H, attention heads per layer; 0 if nothing is stored per head.
     """
 
@@ -99,6 +105,8 @@ class DetectorSpec:
         chooses_token: True if fitting chooses a layer and a token; the module is then given the
             states of that token (see `wdsbench.detect.probe.token_states`).
         scales_weights: True if the module has a ``scale_weights`` for ``graph.edge_attr``.
+        reconstructs: True if the module returns reconstruction errors of images: it is fitted
+            without labels, to all samples except those of label 1.
     """
 
     name: str
@@ -109,6 +117,7 @@ class DetectorSpec:
     inputs: Callable[[Batch], tuple[Tensor, ...]] | None = None
     chooses_token: bool = False
     scales_weights: bool = False
+    reconstructs: bool = False
 
 
 def detector_spec(name: str) -> DetectorSpec:
@@ -143,6 +152,11 @@ def _attention_features(batch: Batch) -> tuple[Tensor, ...]:
     return (attention_features(batch),)
 
 
+def _image(batch: Batch) -> tuple[Tensor, ...]:
+    assert batch.image is not None, "the loader was not asked for images"
+    return (batch.image,)
+
+
 def _graph(batch: Batch) -> tuple[Tensor, ...]:
     graph = batch.graph
     return graph.x, graph.edge_index, graph.edge_attr, graph.ptr
@@ -157,6 +171,7 @@ _LOGPROBS = LoaderNeeds(fields=("logprobs",))
 # No states are read; every trace has a "last" token.
 _SKETCHES = LoaderNeeds(fields=("sketch",), tokens="last", kinds=("sketch",))
 _GRAPHS = LoaderNeeds(("hidden",), "all", "graph", kinds=("edges",))
+_IMAGES = LoaderNeeds(("image",), layout="image", kinds=("image",))
 _UNION_GRAPHS = LoaderNeeds(("hidden",), "all", "union-graph", kinds=("heads",))
 
 
@@ -176,6 +191,12 @@ def _charm(name: str, edges: Edges) -> DetectorSpec:
     """Return the entry of CHARM-lite or of a control: same data, same network, other edges."""
     build = _builder("charm", "CharmDetector", edges=edges)
     return DetectorSpec(name, "trained", _UNION_GRAPHS, build=build, inputs=_union_graph)
+
+
+def _images(name: str, kind: Kind, class_name: str) -> DetectorSpec:
+    """Return the entry of a detector on image patches."""
+    build = _builder("images", class_name)
+    return DetectorSpec(name, kind, _IMAGES, build=build, inputs=_image, reconstructs=True)
 
 
 _REGISTRY: dict[str, DetectorSpec] = {
@@ -201,7 +222,12 @@ _REGISTRY: dict[str, DetectorSpec] = {
         _charm("charm", "kept"),
         _charm("charm_no_edges", "none"),
         _charm("charm_shuffled_edges", "shuffled"),
+        _images("autoencoder", "trained", "ConvAutoencoder"),
+        _images("pca", "probe", "PCADetector"),
     )
 }
 
 DETECTOR_NAMES: tuple[str, ...] = tuple(_REGISTRY)
+#: Names of the detectors on images, and of all others.
+IMAGE_DETECTORS = tuple(name for name, spec in _REGISTRY.items() if spec.reconstructs)
+TRACE_DETECTORS = tuple(name for name in DETECTOR_NAMES if name not in IMAGE_DETECTORS)

@@ -1,4 +1,4 @@
-"""Training of detectors on a data set, and scores of traces by a trained one."""
+"""Training of detectors on a data set, and scores of a data set by a trained one."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from wdsbench.options import option, part_of
 from wdsbench.progress import Progress, no_progress
+from wdsbench.shards.read.open import open_index
 from wdsbench.train.config import PredictOptions, TrainOptions
 
 if TYPE_CHECKING:
@@ -30,21 +31,25 @@ def train(
     *,
     progress: Progress = no_progress,
     on_search: Callable[[SearchResult], None] | None = None,
+    cancel: Callable[[], bool] | None = None,
 ) -> Results:
     """Train detectors and measure them on the test split; write everything to ``job.out``.
 
     Under ``torchrun`` every rank calls this; all return the same results, the first rank writes.
-    ``on_search`` is called on the first rank after the search for each detector.
+    ``on_search`` is called on the first rank after the search for each detector. ``cancel`` is
+    called before every batch; True ends the run as a signal does. It is not used with ``seeds`` or
+    ``search``.
 
     Raises:
         ValueError: An option is invalid, or the device does not exist.
         DetectorError: The data cannot be used, or no detector could be trained.
-        StoppedError: A signal stopped the run; its state is saved.
+        StoppedError: A signal or ``cancel`` stopped the run; its state is saved.
         RankError: Another rank failed.
     """
     from wdsbench.train import run, search, seeds
 
-    common = (job.shards, job.names, job.out, job.config)
+    images = open_index(job.shards).tensor.name == "image"
+    common = (job.shards, job.names(images=images), job.out, job.config(images=images))
     if job.search is not None:
         return search.search_and_train(
             *common, job.search, progress=progress, resume=job.resume, on_search=on_search
@@ -52,7 +57,7 @@ def train(
     if job.seeds is not None:
         once = partial(run.train, resume=job.resume)
         return seeds.train_seeds(*common, job.seeds, train=once, progress=progress)
-    return run.train(*common, progress=progress, resume=job.resume)
+    return run.train(*common, progress=progress, resume=job.resume, cancel=cancel)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +69,7 @@ class PredictJob(PredictOptions):
 
 
 def predict(job: PredictJob, *, progress: Progress = no_progress) -> Predictions:
-    """Score the traces of a data set; write score, probability and decision to ``job.out``.
+    """Score the samples of a data set; write score, probability and decision to ``job.out``.
 
     Raises:
         DetectorError: The checkpoint is damaged, or does not fit the data set.

@@ -89,7 +89,7 @@ def open_split(
     check_words([verify], ("header", "hash"), "verify")
     if verify == "hash" and not index.has_hashes:
         raise ValueError("verify='hash': tar files without an index have no hashes; use 'header'")
-    if kind.tensor != index.tensor.name:
+    if kind.tensor != index.tensor.name and (kind.tokens is not None or set(TENSORS) & set(fields)):
         require_kind(index, rows, kind.tensor, f"layout={kind.name!r}")
     for name in fields:
         if name in loader_kinds() or (name in TENSORS and name != index.tensor.name):

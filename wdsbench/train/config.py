@@ -1,5 +1,5 @@
-"""Settings of training: the fields of `TrainConfig` decide what a fit computes, `TrainOptions` adds
-those of the ``train`` command, `PredictOptions` has those of ``predict``.
+"""Settings of training: the fields of `TrainConfig` decide what a fit computes, `TrainOptions` are
+those of the ``train`` command, `PredictOptions` those of ``predict``.
 
 These classes are the only place where defaults and help texts are written.
 """
@@ -9,8 +9,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
-from wdsbench.detect.registry import DETECTOR_NAMES, detector_spec
+from wdsbench.detect.registry import (
+    DETECTOR_NAMES,
+    IMAGE_DETECTORS,
+    TRACE_DETECTORS,
+    detector_spec,
+)
 from wdsbench.options import option
 from wdsbench.records import SPLITS
 
@@ -44,10 +50,8 @@ _WORKERS_HELP = "Worker processes of the loader; 0 reads in this process."
 
 
 @dataclass(frozen=True)
-class TrainConfig:
-    """Settings that determine a fit and its figures; stored in ``results.json``.
-
-    The defaults suit a few thousand traces on two CPU cores.
+class _Settings:
+    """Settings whose default is the same for traces and images.
 
     Attributes:
         torch_threads: Threads of torch operators; None: one for small detectors, torch's own number
@@ -57,14 +61,7 @@ class TrainConfig:
     """
 
     epochs: int = option(30, "Maximum number of passes over the training split.")
-    batch_size: int = option(64, "Samples per batch.")
-    learning_rate: float = option(2e-3, "Learning rate of AdamW.")
-    # Far above the usual 0.01: with a few thousand traces a detector overfits within two epochs;
-    # strong decay acts like the ridge penalty of a linear probe.
-    weight_decay: float = option(1.0, "Weight decay of AdamW, applied to matrices.")
-    patience: int = option(6, "Stop after this many epochs without a better validation AUROC.")
-    hidden: int = option(64, "Width of trained detectors.")
-    depth: int = option(2, "Number of LSTM layers of trained detectors.")
+    patience: int = option(6, "Stop after this many epochs that are not better on validation.")
     dropout: float = option(0.3, "Dropout of trained detectors.")
     clip_norm: float = option(1.0, "Maximum gradient norm.")
     max_steps: int | None = option(None, "Maximum number of optimiser steps; no limit by default.")
@@ -82,29 +79,63 @@ class TrainConfig:
     torch_threads: int | None = None
     num_workers: int = option(0, _WORKERS_HELP)
     shuffle: int = option(1000, "Size of the shuffle buffer in samples.")
-    layers: tuple[int, ...] | None = option(None, "Layers to read, as 0,5,11; all by default.")
+    layers: tuple[int, ...] | None = option(
+        None, "Layers (of images: channels) to read, as 0,5,11; all by default."
+    )
+    percentile: float = option(
+        95.0, "Percentile of validation errors that is the threshold of detectors on images."
+    )
     resamples: int = 2000
     confidence: float = 0.95
 
     def __post_init__(self) -> None:
         """Raise ValueError, with the field, the value and the range, for a value out of range."""
-        for name in ("epochs", "batch_size", "patience", "hidden", "depth", "resamples"):
+        for name in ("epochs", "patience", "resamples"):
             _check(name, getattr(self, name), getattr(self, name) >= 1, "at least 1")
         for name in ("num_workers", "shuffle", "checkpoint_seconds"):
             _check(name, getattr(self, name), getattr(self, name) >= 0, "at least 0")
         for name in ("threads", "torch_threads", "max_steps"):
             value = getattr(self, name)
             _check(name, value, value is None or value >= 1, "at least 1, or None")
-        for name in ("learning_rate", "clip_norm", "rank_timeout_seconds"):
+        for name in ("clip_norm", "rank_timeout_seconds"):
             value = getattr(self, name)
             _check(name, value, 0 < value < math.inf, "above 0")
         for name, words in CHOICES.items():
             _check(name, getattr(self, name), getattr(self, name) in words, f"one of {words}")
         _check("seed", self.seed, 0 <= self.seed < 2**63, "in 0 .. 2**63 - 1")
-        _check("weight_decay", self.weight_decay, 0 <= self.weight_decay < math.inf, "at least 0")
         _check("dropout", self.dropout, 0 <= self.dropout < 1, "in [0, 1)")
         _check("confidence", self.confidence, 0 < self.confidence < 1, "in (0, 1)")
+        _check("percentile", self.percentile, 0 <= self.percentile <= 100, "in 0 .. 100")
         _check("layers", self.layers, self.layers is None or len(self.layers) > 0, "not empty")
+
+
+@dataclass(frozen=True)
+class TrainConfig(_Settings):
+    """Settings that determine a fit and its figures; stored in ``results.json``.
+
+    The defaults suit a few thousand traces on two CPU cores; `for_images` has those for images.
+    """
+
+    batch_size: int = 64
+    learning_rate: float = 2e-3
+    # Far above the usual 0.01: with a few thousand traces a detector overfits within two epochs;
+    # strong decay acts like the ridge penalty of a linear probe.
+    weight_decay: float = 1.0
+    hidden: int = 64
+    depth: int = 2
+
+    @classmethod
+    def for_images(cls, **settings: Any) -> TrainConfig:
+        """Return the defaults for images, with other ``settings`` in their place."""
+        return cls(**{**IMAGE_DEFAULTS, **settings})
+
+    def __post_init__(self) -> None:
+        """Raise ValueError also for the fields that depend on the data."""
+        super().__post_init__()
+        for name in ("batch_size", "hidden", "depth"):
+            _check(name, getattr(self, name), getattr(self, name) >= 1, "at least 1")
+        _check("learning_rate", self.learning_rate, 0 < self.learning_rate < math.inf, "above 0")
+        _check("weight_decay", self.weight_decay, 0 <= self.weight_decay < math.inf, "at least 0")
 
     def as_json(self) -> dict[str, object]:
         """Return the settings as JSON values, in order of definition."""
@@ -112,13 +143,37 @@ class TrainConfig:
         return {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
 
 
+#: Defaults of `TrainConfig` for images: plain Adam, and small batches, as patches are large.
+IMAGE_DEFAULTS: dict[str, Any] = {
+    "batch_size": 8,
+    "learning_rate": 1e-3,
+    "weight_decay": 0.0,
+    "hidden": 128,
+    "depth": 3,
+}
+
+
+def _either(name: str, what: str) -> Any:
+    """Return an option whose default depends on the data; its help text has both."""
+    traces, images = getattr(TrainConfig, name), IMAGE_DEFAULTS[name]
+    return option(None, f"{what}; by default {traces:g}, for images {images:g}.")
+
+
 @dataclass(frozen=True)
-class TrainOptions(TrainConfig):
+class TrainOptions(_Settings):
     """Options of the ``train`` command."""
 
+    batch_size: int | None = _either("batch_size", "Samples per batch")
+    learning_rate: float | None = _either("learning_rate", "Learning rate of AdamW")
+    weight_decay: float | None = _either("weight_decay", "Weight decay of AdamW, for matrices")
+    hidden: int | None = _either(
+        "hidden", "Width of trained detectors; of images the numbers per patch (latent, components)"
+    )
+    depth: int | None = _either("depth", "LSTM layers of trained detectors; of images convolutions")
     detectors: tuple[str, ...] = option(
         ("lstm",),
-        f"Detectors, as a comma list or repeated: {', '.join(DETECTOR_NAMES)}; or all.",
+        f"Detectors, as a comma list or repeated: {', '.join(DETECTOR_NAMES)}; or all (those"
+        " that fit the data).",
         flag="--detector",
         comma=True,
     )
@@ -141,8 +196,9 @@ class TrainOptions(TrainConfig):
         super().__post_init__()
         if not self.detectors:
             raise ValueError("detectors is empty; pass at least one name, or 'all'")
-        for name in self.names:
+        for name in self.names(images=False):
             detector_spec(name)
+        self.config(images=False)
         for name in ("search", "seeds"):
             value = getattr(self, name)
             _check(name, value, value is None or value >= 1, "at least 1")
@@ -152,23 +208,24 @@ class TrainOptions(TrainConfig):
                 " then pass --seeds with the settings found"
             )
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the detectors, each once; ``all`` is replaced by all names."""
-        asked = DETECTOR_NAMES if self.detectors == ("all",) else self.detectors
-        return tuple(dict.fromkeys(asked))
+    def names(self, *, images: bool) -> tuple[str, ...]:
+        """Return the detectors, each once; ``all`` is replaced by those of images or of traces."""
+        every = IMAGE_DETECTORS if images else TRACE_DETECTORS
+        return tuple(dict.fromkeys(every if self.detectors == ("all",) else self.detectors))
 
-    @property
-    def config(self) -> TrainConfig:
-        """The settings of the fits."""
-        return TrainConfig(**{f.name: getattr(self, f.name) for f in fields(TrainConfig)})
+    def config(self, *, images: bool) -> TrainConfig:
+        """Return the settings of the fits, with the defaults for images or for traces."""
+        given = {f.name: getattr(self, f.name) for f in fields(TrainConfig)}
+        depends = {name for name in IMAGE_DEFAULTS if given[name] is None}
+        settings = {name: value for name, value in given.items() if name not in depends}
+        return TrainConfig.for_images(**settings) if images else TrainConfig(**settings)
 
 
 @dataclass(frozen=True)
 class PredictOptions:
     """Options of the ``predict`` command."""
 
-    out: Path = option(Path("scores.csv"), "CSV file to write, one line per trace.")
+    out: Path = option(Path("scores.csv"), "CSV file to write, one line per sample.")
     split: str = option("test", f"One of {', '.join(SPLIT_CHOICES)}.")
     device: str | None = option(None, _DEVICE_HELP)
     batch_size: int = option(TrainConfig.batch_size, "Samples per batch.")

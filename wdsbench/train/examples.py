@@ -104,7 +104,7 @@ def read_splits(
 
     Raises:
         DetectorError: A key occurs twice, a label is invalid, a question is in two splits, or a
-            split lacks a class.
+            split lacks a class; of images, a split that lacks samples without label 1.
     """
     examples: dict[str, Examples] = {}
     for split in splits:
@@ -112,7 +112,7 @@ def read_splits(
             examples[split] = joined_examples(ranks.together(partial(read_examples, batches)))
             index = batches.index
     require_separate_questions(examples)
-    _require_both_classes(examples)
+    (_require_normal if index.tensor.name == "image" else _require_both_classes)(examples)
     return examples, index
 
 
@@ -137,6 +137,17 @@ def _require_both_classes(examples: Mapping[str, Examples]) -> None:
                 f"split {split} has {counts['n_pos']} hallucinated, {counts['n_neg']} right, "
                 f"{counts['n_unlabelled']} unlabelled samples, but needs both classes: "
                 "pack more traces, or pack again with another --threshold"
+            )
+
+
+def _require_normal(examples: Mapping[str, Examples]) -> None:
+    for split, found in examples.items():
+        counts = found.counts()
+        # Of the test split only the errors of its samples are needed.
+        if counts["n"] == (0 if split == "test" else counts["n_pos"]):
+            raise DetectorError(
+                f"split {split} has {counts['n_pos']} samples of label 1 and no other, but needs"
+                " samples without a label, or with label 0: pack more images"
             )
 
 

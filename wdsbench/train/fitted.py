@@ -6,9 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
+from wdsbench.detect.images import Reconstruction
 from wdsbench.detect.probe import LogisticProbe, token_states
 from wdsbench.detect.registry import DetectorShape, DetectorSpec, LoaderNeeds
 from wdsbench.detect.scale import Standardise
@@ -24,8 +26,8 @@ class StoredTraces:
     """Properties of a data set that a detector's inputs depend on.
 
     Attributes:
-        num_layers: Stored layers.
-        num_features: Width of a stored state.
+        num_layers: Stored layers; of images channels.
+        num_features: Width of a stored state; of images pixels of a side.
         num_heads: Attention heads per layer; 0 if nothing is stored per head.
         reduce: Dimension reduction of the states (``"pca:64"``), or None.
         reduction: Hash of the reduction, 16 hex digits; data sets packed with ``pca:64`` have the
@@ -48,7 +50,8 @@ class StoredTraces:
     def of(cls, index: DatasetIndex) -> StoredTraces:
         """Return the properties of an opened data set."""
         provenance = index.file.provenance
-        words = [word.strip().partition(" ")[0] for word in index.fields["hidden"].note.split(";")]
+        note = index.fields[index.tensor.name].note
+        words = [word.strip().partition(" ")[0] for word in note.split(";")]
         file = provenance.reduction
         return cls(
             num_layers=index.num_layers,
@@ -71,7 +74,8 @@ class FittedDetector:
         shape: Sizes of the module; None for closed forms, as is ``module``.
         layers: Indices of the stored layers it reads; None: all.
         sign: Sign of a closed form's quantity; +1 for all others.
-        threshold: Scores at or above it are classified as hallucinated; None before training ends.
+        threshold: Scores at or above it are classified as hallucinated, errors above it as
+            anomalous; None before training ends.
         temperature: Divisor of the logits for calibrated probabilities; None: not fitted.
         token: The token that a probe reads.
         traces: Properties of the data set it was trained on; None: unknown (a raw trace).
@@ -105,7 +109,17 @@ class FittedDetector:
     @property
     def calibrated(self) -> bool:
         """True if scores are probabilities of being hallucinated."""
-        return self.module is not None
+        return self.module is not None and not self.spec.reconstructs
+
+    @property
+    def least(self) -> float | None:
+        """The lowest score that is classified as hallucinated or anomalous; None: no threshold.
+
+        An error must be above the threshold: of constant images all errors are equal.
+        """
+        if self.threshold is None or not self.spec.reconstructs:
+            return self.threshold
+        return float(np.nextafter(self.threshold, np.inf))
 
     @property
     def parameters(self) -> int:
@@ -115,11 +129,14 @@ class FittedDetector:
         return sum(weight.numel() for weight in self.module.parameters())
 
     def scores(self, batches: Iterable[Batch], device: str = "cpu") -> dict[str, float]:
-        """Return the score of each sample by key: a probability, or a closed form's signed
-        quantity; raise DetectorError if an input is missing or a score is not finite.
+        """Return the score of each sample by key: a probability, a reconstruction error, or a
+        closed form's signed quantity; raise DetectorError if an input is missing or a score is not
+        finite.
         """
         if self.module is not None:
             logits = self.logits(batches, device)
+            if not self.calibrated:
+                return logits
             return dict(zip(logits, sigmoid(list(logits.values())).tolist(), strict=True))
         assert self.spec.score is not None
         keys: list[str] = []
@@ -130,16 +147,27 @@ class FittedDetector:
         return unique_scores(keys, values)
 
     def logits(self, batches: Iterable[Batch], device: str = "cpu") -> dict[str, float]:
-        """Return the logit of each sample by key; moves the module to ``device``."""
+        """Return what the module returns for each sample, a logit or an error, by key; moves the
+        module to ``device``.
+        """
         assert self.module is not None
         self.module.to(device)
-        return score_batches(self.module, self._inputs, batches, device)
+        return score_batches(self.module, self.inputs, batches, device)
 
     def probabilities(self, logits: ArrayLike) -> NDArray[np.float64]:
         """Return the probabilities of ``logits``, after temperature scaling if it was fitted."""
         return sigmoid(np.asarray(logits, np.float64) / (self.temperature or 1.0))
 
-    def _inputs(self, batch: Batch) -> tuple[Tensor, ...]:
+    def error_map(self, image: Tensor) -> Tensor:
+        """Return the squared error of every pixel of patches ``[B, C, P, P]`` on the module's
+        device, the mean over channels, float32 ``[B, P, P]``. Only for detectors that reconstruct.
+        """
+        assert isinstance(self.module, Reconstruction), f"{self.spec.name} reconstructs nothing"
+        with torch.inference_mode():
+            return self.module.error_map(image)
+
+    def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
+        """Return the module's arguments of a batch."""
         assert self.spec.inputs is not None
         if not self.spec.chooses_token:
             return self.spec.inputs(batch)
@@ -160,7 +188,8 @@ class FittedDetector:
         if differences:
             raise DetectorError(
                 f"{self.spec.name} does not fit the data set: {'; '.join(differences)}; score "
-                "traces of the same model, packed alike, or train a detector on this data set"
+                + ("images" if self.spec.reconstructs else "traces of the same model")
+                + ", packed alike, or train a detector on this data set"
             )
 
     def _compared(self, stored: StoredTraces) -> list[tuple[str, object, object]]:
@@ -169,6 +198,13 @@ class FittedDetector:
         if self.shape is None:
             return []
         compared: list[tuple[str, object, object]] = []
+        if self.spec.reconstructs:
+            pixels = (stored.num_features, self.shape.num_features)
+            compared.append(("pixels of a side are", *pixels))
+            if mine is not None or self.layers is None:
+                known = self.shape.num_layers if mine is None else mine.num_layers
+                compared.append(("channels are", stored.num_layers, known))
+            return compared
         if mine is not None or self.layers is None:
             known = self.shape.num_layers if mine is None else mine.num_layers
             compared.append(("layers are", stored.num_layers, known))

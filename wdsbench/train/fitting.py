@@ -18,8 +18,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from wdsbench.detect.images import PASSES, PCADetector, PCAFit
 from wdsbench.detect.registry import DetectorShape, DetectorSpec, LoaderNeeds
 from wdsbench.detect.scale import RunningMoments, ScaleWeights, Standardise, log_weights
+from wdsbench.loader.arguments import select_layers
 from wdsbench.progress import Progress
 from wdsbench.records import Batch
 from wdsbench.shards.read.index import DatasetIndex
@@ -33,6 +35,7 @@ from wdsbench.train.loop import FitData, fit
 from wdsbench.train.measure import Outcome
 from wdsbench.train.probe import fit_probe
 from wdsbench.train.ranks import Ranks
+from wdsbench.train.reconstruction import ValidationErrors, add_patches, validation_errors
 from wdsbench.train.scoring import merged, seeded
 from wdsbench.train.source import Source, labels_digest, require_members
 from wdsbench.train.state import StateSaver, saved_setting
@@ -158,6 +161,8 @@ def run_detector(spec: DetectorSpec, context: FitContext) -> Outcome:
     """Fit one detector on train and val, save it, and score val and test; see `fit_detector`."""
     fitted, fit_result = fit_detector(spec, context)
     fitted = dataclasses.replace(fitted, traces=StoredTraces.of(context.index))
+    if spec.reconstructs:
+        return _set_threshold(fitted, fit_result, context)
     val = context.examples["val"]
     val_scores = _scores(fitted, context, "val")
     known = val_scores[val.known]
@@ -185,6 +190,8 @@ def fit_detector(
     require_members(context.index, spec.needs)
     if spec.kind == "closed_form":
         return FittedDetector(spec, layers=context.source.config.layers), None
+    if spec.reconstructs and spec.kind == "probe":
+        return _fit_components(spec, context), None
     if spec.kind == "probe":
         return _fit_probe(spec, context), None
     return _fit_trained(spec, context)
@@ -201,6 +208,47 @@ def _fit_probe(spec: DetectorSpec, context: FitContext) -> FittedDetector:
     assert fitted.module is not None
     fitted.module.to(source.device)
     return fitted
+
+
+def _fit_components(spec: DetectorSpec, context: FitContext) -> FittedDetector:
+    source, ranks = context.source, context.ranks
+    shape, _ = _shape(spec, context)
+    with seeded(source.config.seed, spec.name), source.batches("train", spec.needs) as batches:
+        detector = PCADetector(shape).to(source.device)
+
+        def read() -> int:
+            watched = context.progress(batches, len(batches), f"fitting {spec.name}")
+            return add_patches(work, watched, source.device)
+
+        work = PCAFit(detector)
+        for _ in range(PASSES):
+            count = sum(ranks.together(read))  # an error of one rank ends all before the sum
+            ranks.add(work.sums)
+            work.finish(count)
+    # Solvers may differ in the last digit between machines.
+    weights, *_ = ranks.gather(detector.state_dict() if ranks.is_first else None)
+    assert weights is not None
+    detector.load_state_dict(weights)
+    return FittedDetector(spec, shape, detector.eval(), source.config.layers)
+
+
+def _set_threshold(
+    fitted: FittedDetector, fit_result: FitResult | None, context: FitContext
+) -> Outcome:
+    """Set the percentile of the validation errors as threshold, save, and score the test split."""
+    source, spec, val = context.source, fitted.spec, context.examples["val"]
+    assert fitted.module is not None
+
+    def read() -> ValidationErrors:
+        with source.batches("val", spec.needs) as batches:
+            watched = context.progress(batches, len(batches), f"validating {spec.name}")
+            return validation_errors(fitted, watched, source.device)
+
+    found = ValidationErrors.joined(context.ranks.together(read))
+    fitted = dataclasses.replace(fitted, threshold=found.percentiles.at(source.config.percentile))
+    context.save(fitted)
+    test_scores = _scores(fitted, context, "test")
+    return Outcome(fitted, found.aligned(val), test_scores, fit_result, found)
 
 
 def _fit_trained(spec: DetectorSpec, context: FitContext) -> tuple[FittedDetector, FitResult]:
@@ -232,9 +280,13 @@ def _shape(spec: DetectorSpec, context: FitContext) -> tuple[DetectorShape, Mome
     saved = saved_setting(context.state_folder(spec.name)) if context.resume else None
     if saved is not None:
         return DetectorShape(**saved["shape"]), None
+    index = context.index
+    sizes = (config.hidden, config.depth, config.dropout, index.num_heads)
+    if spec.reconstructs:
+        channels = select_layers(config.layers, index.num_layers).size
+        return DetectorShape(channels, index.num_features, *sizes), None
     mean, std = context.input_moments()
     num_layers, num_features = mean.shape
-    sizes = (config.hidden, config.depth, config.dropout, context.index.num_heads)
     return DetectorShape(num_layers, num_features, *sizes), (mean, std)
 
 
@@ -259,8 +311,9 @@ def _train(fitted: FittedDetector, shape: DetectorShape, context: FitContext) ->
             val=val_batches,
             val_examples=context.examples["val"],
             positive_weight=balanced_weight(counts["n_pos"], counts["n_neg"])
-            if config.class_weight == "balanced"
+            if config.class_weight == "balanced" and not spec.reconstructs
             else None,
+            reconstructs=spec.reconstructs,
         )
         return fit(
             fitted.module,

@@ -17,25 +17,28 @@ class EpochRecord:
 
     Attributes:
         epoch: From 0.
-        loss: Mean over the labelled training samples, including the detector's penalty.
-        val_auroc: Validation AUROC after the epoch.
+        loss: Mean over the training samples that are used, including the detector's penalty.
+        val_auroc: Validation AUROC after the epoch; None for a detector that reconstructs.
         seconds: Seconds of the training pass, without validation.
         samples_per_second: Rate of the training pass, over all ranks.
-        best: True if no earlier epoch had as good a validation AUROC.
+        best: True if no earlier epoch was as good on validation.
         data: The loader's statement on its bottleneck.
         step: Optimiser steps so far.
         learning_rate: Learning rate of the last step.
+        val_error: Mean reconstruction error of validation after the epoch, without samples of label
+            1; None for other detectors.
     """
 
     epoch: int
     loss: float
-    val_auroc: float
+    val_auroc: float | None
     seconds: float
     samples_per_second: float
     best: bool
     data: str = ""
     step: int = 0
     learning_rate: float = 0.0
+    val_error: float | None = None
 
 
 @dataclass(frozen=True)
@@ -45,12 +48,12 @@ class FitResult:
     Attributes:
         records: One per epoch.
         best_epoch: Epoch whose weights were kept.
-        unlabelled: Training samples per epoch without a label, which were not used.
+        left_out: Training samples per epoch that were not used (see `wdsbench.train.step`).
     """
 
     records: list[EpochRecord]
     best_epoch: int
-    unlabelled: int
+    left_out: int
 
     @property
     def seconds_per_epoch(self) -> float:
@@ -89,8 +92,9 @@ class MetricsLog:
         self._lines.flush()
         if self._tensorboard:
             writer = self._writer(detector)
-            for name in ("loss", "val_auroc", "learning_rate", "samples_per_second"):
-                writer.add_scalar(name, getattr(record, name), record.epoch)
+            for name in ("loss", "val_auroc", "val_error", "learning_rate", "samples_per_second"):
+                if getattr(record, name) is not None:
+                    writer.add_scalar(name, getattr(record, name), record.epoch)
             writer.flush()
 
     def __enter__(self) -> MetricsLog:

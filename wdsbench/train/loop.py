@@ -1,6 +1,8 @@
-"""The fit of one detector: epochs of steps with early stopping on validation AUROC.
+"""The fit of one detector: epochs of steps with early stopping on validation, by AUROC, or by the
+mean error of a detector that reconstructs.
 
-Samples without a label do not contribute to the loss or to AUROC. No tensor of a batch is used
+Samples that a fit leaves out (see `wdsbench.train.step.used_samples`) do not contribute to the loss
+or to the figure of validation. No tensor of a batch is used
 after its step, because the loader reuses batch memory.
 
 The complete state of a fit (weights, optimiser, generators, loader position, running sums) is saved
@@ -12,7 +14,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -20,12 +22,13 @@ from torch import Tensor, nn
 
 from wdsbench.errors import DetectorError, StoppedError
 from wdsbench.progress import Progress, no_progress
+from wdsbench.records import Batch
 from wdsbench.train.config import TrainConfig
 from wdsbench.train.examples import Examples
 from wdsbench.train.log import EpochRecord, FitResult
 from wdsbench.train.metrics import auroc
 from wdsbench.train.ranks import ALONE, Ranks
-from wdsbench.train.scoring import merged, score_batches, torch_threads
+from wdsbench.train.scoring import merged, score_batches, sum_errors, torch_threads
 from wdsbench.train.source import Loader
 from wdsbench.train.state import (
     NO_SAVER,
@@ -41,7 +44,8 @@ from wdsbench.train.step import Inputs, Signals, Stepper
 @dataclass(frozen=True)
 class FitData:
     """The data of a fit. Both loaders are iterated once per epoch; ``val_examples`` has the samples
-    of all ranks; ``positive_weight`` is the loss weight of hallucinated samples, None: 1.
+    of all ranks; ``positive_weight`` is the loss weight of hallucinated samples, None: 1;
+    ``reconstructs`` is that of the detector's registry entry.
     """
 
     inputs: Inputs
@@ -49,6 +53,7 @@ class FitData:
     val: Loader
     val_examples: Examples
     positive_weight: float | None = None
+    reconstructs: bool = False
 
 
 def fit(
@@ -123,6 +128,7 @@ class _Fit:
             device,
             ranks=ranks,
             positive_weight=data.positive_weight,
+            reconstructs=data.reconstructs,
             total_steps=self.progress.total_steps,
         )
         self._best_weights: dict[str, Tensor] = {}
@@ -138,23 +144,27 @@ class _Fit:
         train.set_epoch(epoch)
         self._train()
         done = self.progress
-        if done.labelled == 0:
+        reconstructs = self._data.reconstructs
+        if done.used == 0:
             raise DetectorError(
-                "no training sample has a label; score the traces and pack again with --scores"
+                "every training sample has label 1; add samples without a label, or with label 0"
+                if reconstructs
+                else "no training sample has a label; score the traces and pack again with --scores"
             )
         self._require_finite_loss()
-        mean = done.loss / done.labelled
+        mean = done.loss / done.used
         reached = self._validate()
-        better = reached > done.best_auroc
+        better = done.best is None or (reached < done.best if reconstructs else reached > done.best)
         if better:
-            done.best_auroc, done.best_epoch = reached, epoch
+            done.best, done.best_epoch = reached, epoch
             self._best_weights = copy.deepcopy(self._detector.state_dict())
         record = EpochRecord(
             epoch=epoch,
             loss=mean,
-            val_auroc=reached,
+            val_auroc=None if reconstructs else reached,
+            val_error=reached if reconstructs else None,
             seconds=done.seconds,
-            samples_per_second=(done.labelled + done.unlabelled) / max(done.seconds, 1e-9),
+            samples_per_second=(done.used + done.left_out) / max(done.seconds, 1e-9),
             best=better,
             data=train.stats.verdict,
             step=done.step,
@@ -173,15 +183,14 @@ class _Fit:
         )
         done.next_epoch()
         self._save()
-        if any(self._ranks.gather(self._saver.stop.requested)):
-            self._stop()
+        self._stop_if_asked(saved=True)
 
     def result(self) -> FitResult:
         """Load the best weights into the detector and return the records."""
         self._detector.load_state_dict(self._best_weights)
         self._detector.eval()
         done = self.progress
-        return FitResult(done.records, done.best_epoch, done.unlabelled_before)
+        return FitResult(done.records, done.best_epoch, done.left_out_before)
 
     def _train(self) -> None:
         """Run the remaining steps of the epoch."""
@@ -195,9 +204,9 @@ class _Fit:
             result = self._stepper.step(batch, done.step, self._signals())
             total += result.loss.to(total.device)
             done.batches += 1
-            done.labelled += result.labelled
-            done.unlabelled += result.unlabelled
-            done.step += result.labelled > 0
+            done.used += result.used
+            done.left_out += result.left_out
+            done.step += result.used > 0
             if result.signals.save or result.signals.stop:
                 done.loss, done.seconds = float(total), before + time.perf_counter() - started
                 self._require_finite_loss()
@@ -223,16 +232,15 @@ class _Fit:
         return Signals(save=save, stop=self._saver.stop.requested)
 
     def _validate(self) -> float:
-        scored = self._ranks.together(
-            lambda: score_batches(
-                self._detector,
-                self._data.inputs,
-                self._data.val,
-                self._device,
-                self._config.torch_threads,
-                self._config,
-            )
-        )
+        """Return the figure of validation: AUROC, or the mean error."""
+        settings = (self._device, self._config.torch_threads, self._config)
+        model = (self._detector, self._data.inputs, self._until_stopped(self._data.val))
+        if self._data.reconstructs:
+            parts = self._ranks.together(lambda: sum_errors(*model, *settings))
+            self._stop_if_asked()
+            return sum(total for total, _ in parts) / sum(count for _, count in parts)
+        scored = self._ranks.together(lambda: score_batches(*model, *settings))
+        self._stop_if_asked()
         examples = self._data.val_examples
         scores = examples.align(merged(scored))
         return auroc(examples.known_labels, scores[examples.known])
@@ -273,6 +281,20 @@ class _Fit:
         if self._device != "cpu" and on_gpu is not None:
             torch.cuda.set_rng_state(on_gpu, self._device)
         self._data.train.load_state_dict(state.loader)
+
+    def _until_stopped(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """Yield batches until a signal asks to stop."""
+        for batch in batches:
+            if self._saver.stop.requested:
+                return
+            yield batch
+
+    def _stop_if_asked(self, *, saved: bool = False) -> None:
+        """Save the state, unless it is, and raise StoppedError if a signal has reached any rank."""
+        if any(self._ranks.gather(self._saver.stop.requested)):
+            if not saved:
+                self._save()
+            self._stop()
 
     def _stop(self) -> None:
         raise StoppedError(

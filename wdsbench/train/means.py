@@ -23,15 +23,18 @@ from wdsbench.files import write_json, write_whole
 from wdsbench.train.bootstrap import compare
 from wdsbench.train.config import TrainConfig
 from wdsbench.train.measure import BASELINE, difference
+from wdsbench.train.metrics import both_classes
 from wdsbench.train.output import REPORT_NAME, ROC_NAME, SCORES_NAME
 from wdsbench.train.plots import RocCurve, plot_roc
 from wdsbench.train.report import markdown
 from wdsbench.train.results import (
     RESULTS_NAME,
     DetectorResult,
+    ErrorFigures,
     Results,
     SeedSpread,
     Spread,
+    best_detector,
 )
 
 #: Figures that are averaged; a figure that is None for one seed is None in the mean.
@@ -68,21 +71,23 @@ def write_means(runs: dict[int, Results], folder: Path, config: TrainConfig) -> 
     asked = list(dict.fromkeys(name for run in runs.values() for name in _names(run)))
     whole = [name for name in asked if all(name in run.detectors for run in runs.values())]
     labels, scores = _joined_scores(runs, folder, whole)
-    comparison = compare(
-        labels,
-        scores,
-        seed=config.seed,
-        resamples=config.resamples,
-        confidence=config.confidence,
-    )
+    comparison = None
+    if both_classes(labels):  # of traces always
+        comparison = compare(
+            labels,
+            scores,
+            seed=config.seed,
+            resamples=config.resamples,
+            confidence=config.confidence,
+        )
     means = {name: _mean([run.detectors[name] for run in runs.values()]) for name in whole}
-    best = max(means, key=lambda name: means[name].val_auroc, default=None)
+    best = best_detector({name: result.val_auroc for name, result in means.items()})
     results = Results(
         detectors={
             name: dataclasses.replace(
                 result,
-                auroc_interval=comparison.auroc[name].bounds,
-                auprc_interval=comparison.auprc[name].bounds,
+                auroc_interval=None if comparison is None else comparison.auroc[name].bounds,
+                auprc_interval=None if comparison is None else comparison.auprc[name].bounds,
                 difference_to_logprob_mean=difference(comparison, name, BASELINE),
                 difference_to_best=difference(comparison, name, best),
             )
@@ -93,15 +98,13 @@ def write_means(runs: dict[int, Results], folder: Path, config: TrainConfig) -> 
         config={**first.config, "seed": config.seed, "seeds": list(runs)},
     )
     write_whole(folder / REPORT_NAME, markdown(results).encode())
-    if whole:
-        plot_roc(
-            folder / ROC_NAME,
-            labels,
-            [
-                RocCurve(name, scores[name], result.auroc, result.auroc_interval)
-                for name, result in results.detectors.items()
-            ],
-        )
+    curves = [
+        RocCurve(name, scores[name], result.auroc, result.auroc_interval)
+        for name, result in results.detectors.items()
+        if result.auroc is not None and result.auroc_interval is not None
+    ]
+    if curves:
+        plot_roc(folder / ROC_NAME, labels, curves)
     write_json(folder / RESULTS_NAME, results.as_json())
     return results
 
@@ -150,7 +153,23 @@ def _mean(found: list[DetectorResult]) -> DetectorResult:
         **means,
         sign=first.sign if all(result.sign == first.sign for result in found) else None,
         chosen=_chosen(found),
+        errors=_mean_errors([result.errors for result in found if result.errors is not None]),
         seeds=SeedSpread(len(found), varying),
+    )
+
+
+def _mean_errors(found: list[ErrorFigures]) -> ErrorFigures | None:
+    """Return the means of all figures; None if there are none."""
+    if not found:
+        return None
+    return ErrorFigures(
+        statistics.fmean(one.validation_mean for one in found),
+        {
+            percent: statistics.fmean(one.quantiles[percent] for one in found)
+            for percent in found[0].quantiles
+        },
+        statistics.fmean(one.above_threshold for one in found),
+        all(one.exact for one in found),
     )
 
 

@@ -15,7 +15,14 @@ from wdsbench.train.examples import Examples
 from wdsbench.train.fitted import FittedDetector
 from wdsbench.train.log import FitResult
 from wdsbench.train.plots import ReliabilityCurve
-from wdsbench.train.results import DetectorResult, Difference
+from wdsbench.train.reconstruction import ValidationErrors
+from wdsbench.train.results import (
+    PERCENTILES,
+    DetectorResult,
+    Difference,
+    ErrorFigures,
+    best_detector,
+)
 
 BASELINE = "logprob_mean"
 
@@ -25,52 +32,50 @@ class Outcome:
     """One detector's fit and its scores.
 
     Attributes:
-        val_scores: float64 ``[n]`` of all validation samples, labelled or not.
-        test_scores: The same of the test samples.
+        val_scores: float64 ``[n]`` of the validation samples; those of samples without a label may
+            be NaN.
+        test_scores: float64 ``[n]`` of all test samples.
         fit: Records of the training; None if nothing was trained.
+        errors: Validation errors of a detector that reconstructs.
     """
 
     fitted: FittedDetector
     val_scores: NDArray[np.float64]
     test_scores: NDArray[np.float64]
     fit: FitResult | None
+    errors: ValidationErrors | None = None
 
 
 def measure(
     outcomes: dict[str, Outcome], examples: dict[str, Examples], config: TrainConfig
 ) -> dict[str, DetectorResult]:
-    """Return the figures of every detector on the labelled test samples; raise DetectorError if
-    validation or test has one class only.
+    """Return the figures of every detector on the test samples: those that need labels on the
+    labelled ones, None where a split lacks a class (`read_splits` refuses that for traces).
     """
     val, test = examples["val"], examples["test"]
-    labels, counts = test.known_labels, test.counts()
-    comparison = compare(
-        labels,
-        {name: outcome.test_scores[test.known] for name, outcome in outcomes.items()},
-        seed=config.seed,
-        resamples=config.resamples,
-        confidence=config.confidence,
-    )
+    counts = test.counts()
+    comparison = None
+    if metrics.both_classes(test.known_labels):
+        comparison = compare(
+            test.known_labels,
+            {name: outcome.test_scores[test.known] for name, outcome in outcomes.items()},
+            seed=config.seed,
+            resamples=config.resamples,
+            confidence=config.confidence,
+        )
+    validated = metrics.both_classes(val.known_labels)
     val_auroc = {
-        name: metrics.auroc(val.known_labels, outcome.val_scores[val.known])
+        name: metrics.auroc(val.known_labels, outcome.val_scores[val.known]) if validated else None
         for name, outcome in outcomes.items()
     }
-    best = max(val_auroc, key=val_auroc.__getitem__, default=None)
+    best = best_detector(val_auroc)
     results: dict[str, DetectorResult] = {}
     for name, outcome in outcomes.items():
-        scores, fitted, fit = outcome.test_scores[test.known], outcome.fitted, outcome.fit
+        fitted, fit = outcome.fitted, outcome.fit
         assert fitted.threshold is not None
-        f1, accuracy = metrics.at_threshold(labels, scores, fitted.threshold)
-        area, precision = comparison.auroc[name], comparison.auprc[name]
         results[name] = DetectorResult(
-            auroc=area.value,
-            auroc_interval=area.bounds,
-            auprc=precision.value,
-            auprc_interval=precision.bounds,
-            f1=f1,
-            accuracy=accuracy,
+            **_labelled_figures(name, outcome, test, comparison),
             threshold=fitted.threshold,
-            fpr95=metrics.false_positive_rate(labels, scores),
             n_pos=counts["n_pos"],
             n_neg=counts["n_neg"],
             n_unlabelled=counts["n_unlabelled"],
@@ -81,11 +86,43 @@ def measure(
             seconds_per_epoch=fit.seconds_per_epoch if fit else None,
             sign=fitted.sign,
             chosen=fitted.chosen,
+            errors=_error_figures(outcome),
             difference_to_logprob_mean=difference(comparison, name, BASELINE),
             difference_to_best=difference(comparison, name, best),
             **_calibration(outcome, examples),
         )
     return results
+
+
+def _labelled_figures(
+    name: str, outcome: Outcome, test: Examples, comparison: Comparison | None
+) -> dict[str, Any]:
+    """Return the fields of `DetectorResult` that need labels; None without a comparison."""
+    names = ("auroc", "auroc_interval", "auprc", "auprc_interval", "f1", "accuracy", "fpr95")
+    if comparison is None:
+        return dict.fromkeys(names)
+    labels, scores = test.known_labels, outcome.test_scores[test.known]
+    least = outcome.fitted.least
+    assert least is not None
+    f1, accuracy = metrics.at_threshold(labels, scores, least)
+    area, precision = comparison.auroc[name], comparison.auprc[name]
+    fpr95 = metrics.false_positive_rate(labels, scores)
+    values = (area.value, area.bounds, precision.value, precision.bounds, f1, accuracy, fpr95)
+    return dict(zip(names, values, strict=True))
+
+
+def _error_figures(outcome: Outcome) -> ErrorFigures | None:
+    least = outcome.fitted.least
+    if outcome.errors is None or least is None:
+        return None
+    scores = outcome.test_scores
+    found = np.percentile(scores, PERCENTILES)
+    return ErrorFigures(
+        validation_mean=outcome.errors.mean,
+        quantiles={str(p): float(value) for p, value in zip(PERCENTILES, found, strict=True)},
+        above_threshold=float(np.mean(scores >= least)),
+        exact=outcome.errors.percentiles.exact,
+    )
 
 
 def _calibration(outcome: Outcome, examples: dict[str, Examples]) -> dict[str, Any]:
@@ -135,11 +172,11 @@ def reliability_curves(
     return curves
 
 
-def difference(comparison: Comparison, name: str, other: str | None) -> Difference | None:
+def difference(comparison: Comparison | None, name: str, other: str | None) -> Difference | None:
     """Return the AUROC of ``name`` minus that of ``other``; None if they are the same, or ``other``
     was not run.
     """
-    if other is None or other == name or other not in comparison.auroc:
+    if comparison is None or other is None or other == name or other not in comparison.auroc:
         return None
     found = comparison.difference(name, other)
     return Difference(other, found.value, found.bounds)

@@ -64,6 +64,11 @@ def checked(labels: ArrayLike, scores: ArrayLike) -> tuple[NDArray[np.bool_], ND
     return truth.astype(np.bool_), values
 
 
+def both_classes(labels: ArrayLike) -> bool:
+    """Return True if ``labels`` (``[n]`` of 0 and 1) has both classes, as AUROC needs."""
+    return bool(np.unique(np.asarray(labels)).size == 2)
+
+
 def auroc(labels: ArrayLike, scores: ArrayLike) -> float:
     """Return the area under the ROC curve; ties count half."""
     return float(sklearn_metrics.roc_auc_score(*checked(labels, scores)))

@@ -3,8 +3,9 @@
 results.json    figures of all detectors        scores.csv      test scores per sample
 metrics.jsonl   one line per epoch              report.md       tables
 roc.png         ROC curves                      curves.png      loss and AUROC per epoch
-reliability.png reliability of probabilities    state/NAME/     unfinished fits, see --resume
-checkpoints/NAME/   each detector, ready to score other traces
+reliability.png reliability of probabilities    errors.png      errors of detectors on images
+checkpoints/NAME/   each detector, ready to score other samples
+state/NAME/         unfinished fits, see --resume
 """
 
 from __future__ import annotations
@@ -27,7 +28,14 @@ from wdsbench.train.examples import Examples
 from wdsbench.train.fitting import CHECKPOINTS_NAME, STATES_NAME
 from wdsbench.train.log import METRICS_NAME, TENSORBOARD_NAME
 from wdsbench.train.measure import Outcome, reliability_curves
-from wdsbench.train.plots import RocCurve, plot_reliability, plot_roc, plot_training
+from wdsbench.train.plots import (
+    ErrorCurve,
+    RocCurve,
+    plot_errors,
+    plot_reliability,
+    plot_roc,
+    plot_training,
+)
 from wdsbench.train.report import markdown
 from wdsbench.train.results import RESULTS_NAME, Results, load_results
 from wdsbench.train.state import remove_state
@@ -38,6 +46,7 @@ REPORT_NAME = "report.md"
 ROC_NAME = "roc.png"
 CURVES_NAME = "curves.png"
 RELIABILITY_NAME = "reliability.png"
+ERRORS_NAME = "errors.png"
 _FILE_NAMES = (
     RESULTS_NAME,
     REPORT_NAME,
@@ -46,12 +55,15 @@ _FILE_NAMES = (
     ROC_NAME,
     CURVES_NAME,
     RELIABILITY_NAME,
+    ERRORS_NAME,
 )
 
 
 def written_files(options: TrainOptions) -> list[Path]:
     """Return the files and folders that the command has written, the results first."""
-    searches = [options.out / SEARCHES_NAME / name / SEARCH_NAME for name in options.names]
+    searches = [
+        options.out / SEARCHES_NAME / name / SEARCH_NAME for name in options.names(images=False)
+    ]
     return [*result_files(options.out), *(searches if options.search is not None else ())]
 
 
@@ -118,12 +130,20 @@ def write_run(
     curves = [
         RocCurve(name, outcomes[name].test_scores[test.known], result.auroc, result.auroc_interval)
         for name, result in results.detectors.items()
+        if result.auroc is not None and result.auroc_interval is not None
     ]
     if curves:
         plot_roc(folder / ROC_NAME, test.known_labels, curves)
     reliability = reliability_curves(outcomes, results.detectors, examples)
     if reliability:
         plot_reliability(folder / RELIABILITY_NAME, reliability)
+    errors = {
+        name: ErrorCurve(outcomes[name].test_scores, test.labels, result.threshold)
+        for name, result in results.detectors.items()
+        if result.errors is not None
+    }
+    if errors:
+        plot_errors(folder / ERRORS_NAME, errors)
     lines = (folder / METRICS_NAME).read_text(encoding="utf-8").splitlines()
     if lines:
         plot_training(folder / CURVES_NAME, [json.loads(line) for line in lines])

@@ -33,6 +33,8 @@ DOTS_PER_INCH = 150
 GRID = 1001
 # Panels of the reliability plot side by side.
 PANEL_COLUMNS = 4
+# Bins of the histogram of errors.
+ERROR_BINS = 50
 # Losses this far apart are drawn on a logarithmic axis.
 WIDE_RATIO = 8.0
 
@@ -50,6 +52,17 @@ class RocCurve:
     scores: NDArray[np.float64]
     auroc: float
     interval: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class ErrorCurve:
+    """Reconstruction errors ``[n]`` of a detector, the samples' labels (NaN: unknown), and its
+    threshold.
+    """
+
+    errors: NDArray[np.float64]
+    labels: NDArray[np.float64]
+    threshold: float
 
 
 @dataclass(frozen=True)
@@ -125,25 +138,50 @@ def plot_reliability(path: Path, curves: Sequence[ReliabilityCurve]) -> Path:
     return _save(figure, path)
 
 
+def plot_errors(path: Path, curves: Mapping[str, ErrorCurve]) -> Path:
+    """Draw a histogram of the errors of each detector, by name, and return ``path``."""
+    figure, panels = _figure(5.2 * len(curves), 4.2, columns=len(curves))
+    for axes, (name, curve) in zip(panels, curves.items(), strict=True):
+        anomalous = curve.labels == 1
+        parts = [curve.errors[~anomalous], curve.errors[anomalous]]
+        colours, names = (AFTER, BEFORE), ("without label 1", "label 1")
+        shown = 2 if anomalous.any() else 1
+        axes.hist(parts[:shown], ERROR_BINS, stacked=True, color=colours[:shown])
+        axes.axvline(curve.threshold, color="black", linewidth=1.2, linestyle="--")
+        above = np.mean(curve.errors > curve.threshold)
+        axes.set_title(f"{name}: {100 * above:.3g} % above {curve.threshold:.3g}")
+        axes.set(xlabel="reconstruction error", ylabel="test samples")
+        if shown == 2:
+            handles = [Line2D([], [], color=colour, linewidth=6) for colour in colours]
+            axes.legend(handles, names, frameon=False)
+    return _save(figure, path)
+
+
 def plot_training(path: Path, records: Sequence[Mapping[str, Any]]) -> Path:
-    """Draw training loss and validation AUROC per epoch of ``metrics.jsonl``; return ``path``."""
+    """Draw training loss and validation AUROC, or validation error, per epoch of ``metrics.jsonl``;
+    return ``path``. The detectors of ``records`` all have the one or the other.
+    """
+    errors = any(record["val_auroc"] is None for record in records)
+    figure_name, title, digits = (
+        ("val_error", "error", ".3g") if errors else ("val_auroc", "AUROC", ".3f")
+    )
     figure, (left, right) = _figure(13, 4.8, columns=2)
     names = list(dict.fromkeys(record["detector"] for record in records))
     width = max((len(name) for name in names), default=0)
     for place, name in enumerate(names):
         own = [record for record in records if record["detector"] == name]
         epochs = [record["epoch"] + 1 for record in own]
-        aurocs = [record["val_auroc"] for record in own]
-        best = int(np.argmax(aurocs))
+        reached = [record[figure_name] for record in own]
+        best = int(np.argmin(reached) if errors else np.argmax(reached))
         look = {"linewidth": 1.6, **_look(place)}
         # A single epoch is a point, not a line.
         look["marker"] = "." if len(own) == 1 else ""
         left.plot(epochs, [record["loss"] for record in own], **look)
-        label = f"{name:<{width}}  {aurocs[best]:.3f} at {epochs[best]:>2}"
-        right.plot(epochs, aurocs, label=label, **look)
-        right.plot(epochs[best], aurocs[best], "o", color=look["color"], markersize=6, zorder=4)
+        label = f"{name:<{width}}  {reached[best]:{digits}} at {epochs[best]:>2}"
+        right.plot(epochs, reached, label=label, **look)
+        right.plot(epochs[best], reached[best], "o", color=look["color"], markersize=6, zorder=4)
     left.set(xlabel="epoch", ylabel="training loss", title="Training loss")
-    right.set(xlabel="epoch", ylabel="validation AUROC", title="Validation AUROC")
+    right.set(xlabel="epoch", ylabel=f"validation {title}", title=f"Validation {title}")
     for axes in (left, right):
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     losses = [record["loss"] for record in records]

@@ -1,6 +1,7 @@
-"""Scores of traces by a fitted detector: a checkpoint and a data set in, one line per sample out.
+"""Scores of a data set by a fitted detector: one line per sample out.
 
-The data set must fit the detector: the same layers, features, heads and reduction of states.
+The data set must fit the detector: the same layers, features, heads and reduction of states, or the
+same channels and size of patches.
 Samples are sorted by (question id, trace number, key), so that two files of the same samples can be
 compared line by line.
 """
@@ -39,10 +40,11 @@ class Prediction:
     Attributes:
         trace: Number among the question's traces; None if the table has none.
         label: 1 hallucinated, 0 right; None: unknown.
-        score: As in a training run's ``scores.csv``: more means hallucinated.
+        score: As in a training run's ``scores.csv``: more means hallucinated, or anomalous.
         probability: Of being hallucinated, after temperature scaling where one was fitted; None for
             closed forms.
-        hallucinated: True if the score reaches the threshold; None if there is no threshold.
+        hallucinated: True if the score reaches the threshold, or an error is above it; None if
+            there is no threshold. The column of errors is named ``above_threshold``.
     """
 
     question_id: str
@@ -147,7 +149,8 @@ def write_predictions(predictions: Predictions, path: Path) -> None:
     """Write one line per sample as CSV, atomically; unknown values are empty."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    errors = predictions.detector.spec.reconstructs
+    writer.writerow([*COLUMNS[:-1], "above_threshold"] if errors else COLUMNS)
     for sample in predictions.samples:
         writer.writerow([_cell(getattr(sample, name)) for name in COLUMNS])
     write_whole(path, text.getvalue().encode("utf-8", "surrogatepass"))
@@ -183,7 +186,7 @@ def _score_split(
             label=None if math.isnan(label) else int(label),
             score=score,
             probability=probability,
-            hallucinated=None if fitted.threshold is None else score >= fitted.threshold,
+            hallucinated=None if fitted.least is None else score >= fitted.least,
         )
         for question_id, key, label, score, probability in zip(
             examples.question_ids,

@@ -6,11 +6,14 @@ detectors without figures.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from wdsbench.train.metrics import HIGHEST, LOWEST
-from wdsbench.train.results import DetectorResult, Difference, Results
+from wdsbench.train.quantiles import BOUND
+from wdsbench.train.results import PERCENTILES, DetectorResult, Difference, Results
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,6 +24,11 @@ _UNBOUNDED = 10_000
 
 # Columns by heading: the cell of a detector.
 _Columns = dict[str, Callable[[str, DetectorResult], str]]
+
+
+def _percentile(percent: int, _: str, result: DetectorResult) -> str:
+    return "-" if result.errors is None else f"{result.errors.quantiles[str(percent)]:.3g}"
+
 
 _NAME: _Columns = {"detector": lambda name, _: name}
 _AREA: _Columns = {"AUROC": lambda _, r: _with_interval(r.auroc, r.auroc_interval)}
@@ -42,6 +50,17 @@ _CALIBRATION: _Columns = {
 _DIFFERENCES: _Columns = {
     "vs best": lambda _, r: _difference(r.difference_to_best),
     "vs logprob_mean": lambda _, r: _difference(r.difference_to_logprob_mean),
+}
+_ERRORS: _Columns = {
+    "error": lambda _, r: _error(r),
+    "threshold": lambda _, r: f"{r.threshold:.4g}",
+    "above": lambda _, r: "-" if r.errors is None else f"{100 * r.errors.above_threshold:.1f} %",
+}
+_PERCENTILES: _Columns = {
+    **{f"{percent} %": partial(_percentile, percent) for percent in PERCENTILES},
+    "mean of validation": lambda _, r: (
+        "-" if r.errors is None else f"{r.errors.validation_mean:.3g}"
+    ),
 }
 _COST: _Columns = {
     "parameters": lambda _, r: f"{r.parameters:,}",
@@ -69,7 +88,8 @@ def results_table(results: Results, columns: _Columns) -> Table:
         # A figure that does not fit is folded, never cut.
         justify: Literal["left", "right"] = "left" if column == "detector" else "right"
         table.add_column(column, justify=justify, overflow="fold")
-    top = max((result.auroc for result in results.detectors.values()), default=None)
+    areas = [result.auroc for result in results.detectors.values()]
+    top = max((area for area in areas if area is not None), default=math.nan)
     for name, result in results.detectors.items():
         style = "bold" if result.auroc == top else ""
         table.add_row(*(Text(cell(name, result)) for cell in columns.values()), style=style)
@@ -89,6 +109,9 @@ def print_results(results: Results, console: Console) -> None:
         {**_NAME, **_DECISIONS, **calibration, **_COUNTS},
     ]
     wide = _NAME | _AREA | seeds | _PRECISION | _DECISIONS | calibration | _DIFFERENCES | _COUNTS
+    if results.images:
+        narrow = [_NAME | columns for columns in _image_columns(results, seeds)]
+        wide = {heading: cell for columns in narrow for heading, cell in columns.items()}
     console.print("Detectors on the test split", style="bold")
     table = results_table(results, wide)
     unbounded = console.options.update(max_width=_UNBOUNDED)
@@ -108,12 +131,17 @@ def markdown(results: Results) -> str:
     lines = ["# Detectors on the test split", ""]
     if results.detectors:
         seeds = _SEEDS if _trainings(results) else {}
-        first = {**_NAME, **_AREA, **seeds, **_PRECISION, **_DECISIONS, **_CALIBRATION, **_COUNTS}
-        lines += [*_markdown_table(results, first), *_paragraphs(_about_figures(results))]
-        lines += _paragraphs(_about_seeds(results))
-        lines += ["## Comparison with the best on validation", ""]
-        lines += _markdown_table(results, {**_NAME, **_DIFFERENCES})
-        lines += _paragraphs(verdict(results))
+        first = _AREA | seeds | _PRECISION | _DECISIONS | _CALIBRATION | _COUNTS
+        for columns in _image_columns(results, seeds) if results.images else [first]:
+            lines += _markdown_table(results, _NAME | columns)
+        lines += [*_paragraphs(_about_figures(results)), *_paragraphs(_about_seeds(results))]
+        if any(result.difference_to_best for result in results.detectors.values()):
+            lines += ["## Comparison with the best on validation", ""]
+            lines += _markdown_table(results, {**_NAME, **_DIFFERENCES})
+            lines += _paragraphs(verdict(results))
+        if results.images:
+            lines += ["## Percentiles of test errors", ""]
+            lines += _markdown_table(results, _NAME | _PERCENTILES)
         lines += ["## Cost and choices made on validation", ""]
         lines += _markdown_table(results, {**_NAME, **_COST, **_CHOICES})
         lines += _paragraphs(_about_choices(results))
@@ -124,13 +152,28 @@ def markdown(results: Results) -> str:
     splits = results.dataset.get("splits", {})
     if splits:
         lines += ["## Samples", ""]
-        lines += ["| split | hallucinated | right | unlabelled |", "|---|---:|---:|---:|"]
+        classes = "label 1 | label 0" if results.images else "hallucinated | right"
+        lines += [f"| split | {classes} | unlabelled |", "|---|---:|---:|---:|"]
         lines += [
             f"| {split} | {counts['n_pos']} | {counts['n_neg']} | {counts['n_unlabelled']} |"
             for split, counts in splits.items()
         ]
-        lines += ["", "Unlabelled samples are scored but not included in the figures.", ""]
+        note = "Unlabelled samples are scored but not included in the figures."
+        if results.images:
+            note = (
+                "Samples of label 1 are left out of fitting and of the threshold; unlabelled ones"
+                " are scored but not included in the figures that need labels."
+            )
+        lines += ["", note, ""]
     return "\n".join(lines)
+
+
+def _image_columns(results: Results, seeds: _Columns) -> list[_Columns]:
+    """Return the columns of detectors on images: of errors, and of labels if there are any."""
+    if all(result.auroc is None for result in results.detectors.values()):
+        return [_ERRORS]
+    vs_best = {"vs best": _DIFFERENCES["vs best"]}
+    return [_ERRORS, _AREA | seeds | _PRECISION | _DECISIONS | vs_best | _COUNTS]
 
 
 def verdict(results: Results) -> list[str]:
@@ -152,8 +195,8 @@ def verdict(results: Results) -> list[str]:
     confidence = f"{100 * results.confidence:g} %"
     figures = results.detectors[best]
     lines = [
-        f"Best on validation: {best} (AUROC {figures.val_auroc:.3f} there, {figures.auroc:.3f} on "
-        "test).",
+        f"Best on validation: {best} (AUROC {_number(figures.val_auroc)} there, "
+        f"{_number(figures.auroc)} on test).",
         f"Not significantly different from {best} at {confidence} confidence (the interval of the "
         f"difference contains 0): {_list(groups['same'])}.",
         f"Worse than {best}: {_list(groups['worse'])}.",
@@ -170,6 +213,8 @@ def verdict(results: Results) -> list[str]:
 
 
 def _about_figures(results: Results) -> list[str]:
+    if results.images:
+        return _about_errors(results)
     lines = [
         f"[low, high]: {100 * results.confidence:g} % bootstrap intervals over test samples, "
         "stratified by class; differences in AUROC are paired. Epoch, layer, sign, threshold and "
@@ -177,6 +222,26 @@ def _about_figures(results: Results) -> list[str]:
     ]
     if any(result.temperature is not None for result in results.detectors.values()):
         lines.append("ECE: expected calibration error; '/ T': after division of the logits by T.")
+    return lines
+
+
+def _about_errors(results: Results) -> list[str]:
+    found = results.detectors.values()
+    percentile = results.config.get("percentile")
+    lines = [
+        "error: reconstruction error of the test samples, median [5 %, 95 %]. Threshold: percentile"
+        f" {percentile:g} of the errors of the validation samples without label 1; above: share of"
+        " the test samples above it."
+    ]
+    if any(result.errors is not None and not result.errors.exact for result in found):
+        lines.append(f"The threshold is that percentile within {100 * BOUND:.2g} %.")
+    if any(result.auroc is not None for result in found):
+        lines.append(
+            f"[low, high] after AUROC and AUPRC: {100 * results.confidence:g} % bootstrap intervals"
+            " over labelled test samples, stratified by class."
+        )
+    else:
+        lines.append("The labelled test samples do not have both classes: no AUROC.")
     return lines
 
 
@@ -246,8 +311,15 @@ def _seconds(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}" if value >= 1 else f"{value:.4f}"
 
 
-def _with_interval(value: float, interval: tuple[float, float] | None) -> str:
-    return f"{value:.3f}" + ("" if interval is None else " [{:.3f}, {:.3f}]".format(*interval))
+def _error(result: DetectorResult) -> str:
+    if result.errors is None:
+        return "-"
+    low, middle, high = (result.errors.quantiles[percent] for percent in ("5", "50", "95"))
+    return f"{middle:.3g} [{low:.3g}, {high:.3g}]"
+
+
+def _with_interval(value: float | None, interval: tuple[float, float] | None) -> str:
+    return _number(value) + ("" if interval is None else " [{:.3f}, {:.3f}]".format(*interval))
 
 
 def _over_seeds(result: DetectorResult) -> str:

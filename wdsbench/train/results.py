@@ -12,6 +12,9 @@ from wdsbench.errors import DetectorError
 
 RESULTS_NAME = "results.json"
 
+#: Percentiles of test errors in `ErrorFigures`.
+PERCENTILES = (0, 5, 25, 50, 75, 95, 99, 100)
+
 _INTERVALS = ("auroc_interval", "auprc_interval")
 _DIFFERENCES = ("difference_to_logprob_mean", "difference_to_best")
 
@@ -51,10 +54,28 @@ class SeedSpread:
         return any(spread.min != spread.max for spread in self.figures.values())
 
 
+@dataclass(frozen=True)
+class ErrorFigures:
+    """Reconstruction errors of all test samples, with or without a label.
+
+    Attributes:
+        validation_mean: Mean error of the validation samples without label 1.
+        quantiles: Error by percentile of the test samples.
+        above_threshold: Share of the test samples above the threshold.
+        exact: True if the threshold is the exact percentile (see `wdsbench.train.quantiles`).
+    """
+
+    validation_mean: float
+    quantiles: dict[str, float]
+    above_threshold: float
+    exact: bool
+
+
 @dataclass(frozen=True, kw_only=True)
 class DetectorResult:
     """Figures of one detector on the test split; sign, threshold, epoch, layer, token and
-    temperature were chosen on validation.
+    temperature were chosen on validation. AUROC and the other figures that need labels are None if
+    the test samples (``val_auroc``: the validation samples) lack a class, which only images may.
 
     With ``seeds``, figures are means over several trainings, and intervals are those of the mean.
 
@@ -64,7 +85,8 @@ class DetectorResult:
         fpr95: False positive rate at a true positive rate of 95 %.
         ece: Expected calibration error; None, like its scaled form, ``temperature`` and the Brier
             scores, if scores are not probabilities.
-        threshold: Score with the best F1 on validation.
+        threshold: Score with the best F1 on validation; of reconstruction errors a percentile.
+        errors: Reconstruction errors; None for other detectors.
         temperature: Divisor of the logits, fitted on validation, for the two ``scaled`` figures.
         n_pos: Number of hallucinated test samples.
         n_neg: Number of right test samples.
@@ -79,16 +101,16 @@ class DetectorResult:
         seeds: Spread over seeds; None for a single training.
     """
 
-    auroc: float
-    auroc_interval: tuple[float, float]
-    auprc: float
+    auroc: float | None
+    auroc_interval: tuple[float, float] | None
+    auprc: float | None
     auprc_interval: tuple[float, float] | None = None
-    f1: float
-    accuracy: float
-    fpr95: float
+    f1: float | None
+    accuracy: float | None
+    fpr95: float | None
     ece: float | None = None
     ece_scaled: float | None = None
-    val_auroc: float
+    val_auroc: float | None
     threshold: float
     temperature: float | None = None
     brier: float | None = None
@@ -96,6 +118,7 @@ class DetectorResult:
     n_pos: int
     n_neg: int
     n_unlabelled: int | None = None
+    errors: ErrorFigures | None = None
     difference_to_logprob_mean: Difference | None = None
     difference_to_best: Difference | None = None
     parameters: int
@@ -126,7 +149,12 @@ class Results:
     @property
     def best(self) -> str | None:
         """The detector with the highest validation AUROC; None if there is none."""
-        return max(self.detectors, key=lambda name: self.detectors[name].val_auroc, default=None)
+        return best_detector({name: found.val_auroc for name, found in self.detectors.items()})
+
+    @property
+    def images(self) -> bool:
+        """True if the data set holds images."""
+        return self.dataset.get("kind") == "image"
 
     @property
     def confidence(self) -> float:
@@ -141,6 +169,12 @@ class Results:
             "dataset": self.dataset,
             "config": self.config,
         }
+
+
+def best_detector(val_auroc: Mapping[str, float | None]) -> str | None:
+    """Return the name with the highest validation AUROC; None if there is none."""
+    found = {name: area for name, area in val_auroc.items() if area is not None}
+    return max(found, key=found.__getitem__, default=None)
 
 
 def failure_text(not_available: Mapping[str, str]) -> str:
@@ -174,7 +208,7 @@ def load_results(path: str | Path) -> Results:
 
 
 def _result_json(result: DetectorResult) -> dict[str, Any]:
-    absent = [name for name in (*_DIFFERENCES, "seeds") if getattr(result, name) is None]
+    absent = [name for name in (*_DIFFERENCES, "errors", "seeds") if getattr(result, name) is None]
     value = {name: part for name, part in asdict(result).items() if name not in absent}
     if "seeds" in value:
         value["seeds"] = {"n": value["seeds"]["n"], **value["seeds"]["figures"]}
@@ -189,6 +223,8 @@ def _result(value: dict[str, Any]) -> DetectorResult:
     for name in _DIFFERENCES:
         if name in value:
             value[name] = Difference(**{**value[name], "interval": _pair(value[name]["interval"])})
+    if "errors" in value:
+        value["errors"] = ErrorFigures(**value["errors"])
     if "seeds" in value:
         figures = dict(value["seeds"])
         n = figures.pop("n")

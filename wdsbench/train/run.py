@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,7 @@ from wdsbench.train.measure import Outcome, measure
 from wdsbench.train.output import finished_results, remove_earlier, remove_states, write_run
 from wdsbench.train.ranks import open_ranks, rank_device
 from wdsbench.train.results import Results, failure_text
-from wdsbench.train.source import OpenLoader, Source, labels_digest
+from wdsbench.train.source import OpenLoader, Source, asking, labels_digest
 from wdsbench.train.state import load_state, require_same
 from wdsbench.train.stop import StopRequest
 
@@ -55,6 +55,7 @@ def open_session(
     open_loader: OpenLoader,
     *,
     deferred: bool,
+    cancel: Callable[[], bool] | None = None,
 ) -> Iterator[Session]:
     """Join the ranks, handle signals and set determinism until the end of the block.
 
@@ -62,14 +63,15 @@ def open_session(
     StoppedError.
     """
     device = rank_device(config.device)
-    stop = StopRequest(deferred=deferred)
+    stop = StopRequest(deferred=deferred, cancel=cancel)
+    opened = asking(open_loader, stop)
     with (
         open_ranks(device, config.rank_timeout_seconds) as ranks,
         stop.listening(),
         _determinism(config.deterministic),
     ):
         shown = progress if ranks.is_first else no_progress
-        yield Session(Source(shards, config, device, open_loader), ranks, stop, shown)
+        yield Session(Source(shards, config, device, opened), ranks, stop, shown)
 
 
 def train(
@@ -82,6 +84,7 @@ def train(
     *,
     resume: bool = False,
     searched: Mapping[str, Searched] | None = None,
+    cancel: Callable[[], bool] | None = None,
 ) -> Results:
     """Fit and evaluate ``detectors`` on the data set ``shards`` and write all files into ``out``.
 
@@ -91,30 +94,34 @@ def train(
         shards: Path of the data set.
         detectors: Names of the registry.
         out: Folder, created if missing; files of an earlier run in it are replaced.
-        config: Settings; None: the defaults.
+        config: Settings; None: the defaults (`TrainConfig.for_images` for detectors on images).
         resume: Continue an interrupted run in ``out``; start one if there is none.
         searched: Settings per detector that override ``config``; recorded in the results under
             ``config["search"]``.
+        cancel: Called before every batch; True ends the run as a signal does.
 
     Raises:
         ValueError: An unknown detector, or none; the device does not exist; searched settings for
             a detector that is not trained.
         DetectorError: A split lacks a class, no detector could be run (``results.json`` has the
             reasons), or the earlier run had other settings.
-        StoppedError: A signal stopped the run; its state is saved.
+        StoppedError: A signal or ``cancel`` stopped the run; its state is saved.
         RankError: Another rank failed.
     """
     specs = [detector_spec(name) for name in dict.fromkeys(detectors)]
     if not specs:
         raise ValueError("detectors is empty; no detector was asked for")
-    config = config or TrainConfig()
+    if config is None:
+        images = all(spec.reconstructs for spec in specs)
+        config = TrainConfig.for_images() if images else TrainConfig()
     searched = dict(searched or {})
     if others := searched.keys() - {spec.name for spec in specs}:
         raise ValueError(
             f"settings were searched for {', '.join(sorted(others))}; it must be one of the"
             f" detectors asked for: {', '.join(spec.name for spec in specs)}"
         )
-    with open_session(shards, config, progress, open_loader, deferred=False) as session:
+    opened = open_session(shards, config, progress, open_loader, deferred=False, cancel=cancel)
+    with opened as session:
         return _TrainRun(specs, session, Path(out), resume, searched).run()
 
 
@@ -242,6 +249,7 @@ def _dataset(
 ) -> dict[str, Any]:
     return {
         "shards": str(shards),
+        "kind": index.tensor.name,
         "splits": {split: found.counts() for split, found in examples.items()},
         "num_layers": index.num_layers,
         "num_features": index.num_features,

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
+import numpy as np
 import torch
 import xxhash
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from wdsbench.errors import DetectorError
 from wdsbench.records import Batch
 from wdsbench.train.config import TrainConfig
-from wdsbench.train.step import Inputs, autocast, moved
+from wdsbench.train.step import Inputs, autocast, moved, used_samples
 
 # Smaller modules train as fast with one torch thread as with many, and much faster on a busy
 # machine, where each of some hundred operators per step waits for the slowest thread. Measured on
@@ -35,26 +37,84 @@ def score_batches(
     Raises:
         DetectorError: A logit is not finite, or a sample occurs twice.
     """
-    detector.eval()
     keys: list[str] = []
     logits: list[Tensor] = []
+
+    def take(batch: Batch, found: Tensor) -> None:
+        logits.append(found)
+        keys.extend(batch.keys)
+
+    each_score(detector, inputs, batches, take, device, threads, config)
+    values: list[float] = torch.cat(logits).double().cpu().tolist() if logits else []
+    scores = unique_scores(keys, values)
+    for key, value in scores.items():
+        _require_finite(key, value)
+    return scores
+
+
+def each_score(
+    detector: nn.Module,
+    inputs: Inputs,
+    batches: Iterable[Batch],
+    take: Callable[[Batch, Tensor], None],
+    device: str = "cpu",
+    threads: int | None = None,
+    config: TrainConfig | None = None,
+) -> None:
+    """Call ``take`` with every batch and its scores, float32 ``[B]``; as `score_batches`, without
+    its checks.
+    """
+    detector.eval()
     with torch.inference_mode(), torch_threads(detector, threads):
         for batch in batches:
             if not len(batch):
                 continue  # another rank has one sample more
             with autocast(config or TrainConfig(), device):
                 found = detector(*moved(inputs(batch), device))
-            logits.append(found.float())
-            keys.extend(batch.keys)
-    values: list[float] = torch.cat(logits).double().cpu().tolist() if logits else []
-    scores = unique_scores(keys, values)
-    for key, value in scores.items():
-        if not abs(value) < float("inf"):
-            raise DetectorError(
-                f"sample {key} has score {value}; its states hold values that are not finite: "
-                "extract its trace again and pack again"
-            )
-    return scores
+            take(batch, found.float())
+
+
+def sum_errors(
+    detector: nn.Module,
+    inputs: Inputs,
+    batches: Iterable[Batch],
+    device: str = "cpu",
+    threads: int | None = None,
+    config: TrainConfig | None = None,
+) -> tuple[float, int]:
+    """Return the sum of the errors of a detector that reconstructs, over the samples without label
+    1, and their number; arguments and errors as in `score_batches`, memory is constant.
+    """
+    total, count = 0.0, 0
+
+    def take(batch: Batch, found: Tensor) -> None:
+        nonlocal total, count
+        errors = normal_errors(batch, found)
+        total += float(errors.sum())
+        count += errors.size
+
+    each_score(detector, inputs, batches, take, device, threads, config)
+    return total, count
+
+
+def normal_errors(batch: Batch, found: Tensor) -> NDArray[np.float64]:
+    """Return the errors ``found`` of the samples without label 1, float64 ``[n]``; raise
+    DetectorError if one is not finite.
+    """
+    used = used_samples(batch.label, reconstructs=True).cpu().numpy()
+    errors: NDArray[np.float64] = found.double().cpu().numpy()
+    for place in np.flatnonzero(~np.isfinite(errors)):
+        _require_finite(batch.keys[place], float(errors[place]))
+    normal: NDArray[np.float64] = errors[used]
+    return normal
+
+
+def _require_finite(key: str, value: float) -> None:
+    if not abs(value) < float("inf"):
+        raise DetectorError(
+            f"sample {key} has score {value}; it holds values that are not finite: extract its"
+            " trace again (or check its image) and pack again"
+        )
 
 
 def unique_scores(keys: Iterable[str], values: Iterable[float]) -> dict[str, float]:

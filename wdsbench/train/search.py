@@ -120,11 +120,12 @@ def _require_searchable(names: Sequence[str], trials: int) -> None:
     """Raise ValueError for invalid arguments, before any data is read."""
     if trials < 1:
         raise ValueError(f"trials is {trials}; it must be at least 1")
-    others = ", ".join(name for name in names if detector_spec(name).kind != "trained")
+    specs = [detector_spec(name) for name in names]
+    others = ", ".join(s.name for s in specs if s.kind != "trained" or s.reconstructs)
     if others:
         raise ValueError(
             f"{others} cannot be searched: learning rate, width, depth and dropout only apply to"
-            f" detectors trained by gradient descent; omit {others}, or --search"
+            f" detectors trained on labels by gradient descent; omit {others}, or --search"
         )
     try:
         import optuna  # noqa: F401

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from wdsbench.detect.registry import LoaderNeeds
 from wdsbench.errors import DecodeError, DetectorError
@@ -15,6 +15,7 @@ from wdsbench.records import Batch
 from wdsbench.shards.format.kinds import KINDS
 from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.train.config import TrainConfig
+from wdsbench.train.stop import StopRequest
 
 
 class Loader(Protocol):
@@ -63,9 +64,9 @@ class Source:
         """
         config = self.config
         layers = config.layers if layers is None else layers
-        reads_states = "hidden" in needs.fields
+        reads_tensor = needs.tensor is not None
         # Every trace has a "last" token, also where it is unknown whose states are stored.
-        arguments = needs.arguments() if reads_states else needs.arguments() | {"tokens": "last"}
+        arguments = needs.arguments() if reads_tensor else needs.arguments() | {"tokens": "last"}
         try:
             loader = self.open_loader(
                 self.shards,
@@ -75,9 +76,9 @@ class Source:
                 batch_size=config.batch_size,
                 shuffle=config.shuffle if shuffled else 0,
                 seed=config.seed,
-                num_workers=config.num_workers if reads_states else 0,
+                num_workers=config.num_workers if reads_tensor else 0,
                 threads=config.threads,
-                device=self.device if reads_states and self.device != "cpu" else None,
+                device=self.device if reads_tensor and self.device != "cpu" else None,
             )
         except DecodeError as error:
             # Raised on opening: the data set is sound but lacks what the detector reads.
@@ -86,12 +87,41 @@ class Source:
             yield loader
 
 
+class _Asking:
+    """A loader that asks a `StopRequest` before every batch."""
+
+    def __init__(self, loader: Loader, stop: StopRequest) -> None:
+        self._loader, self._stop = loader, stop
+
+    def __iter__(self) -> Iterator[Batch]:
+        for batch in self._loader:
+            self._stop.ask()
+            yield batch
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+
+def asking(open_loader: OpenLoader, stop: StopRequest) -> OpenLoader:
+    """Return ``open_loader``; if ``stop`` has a callback, its loaders ask before every batch."""
+    if stop.cancel is None:
+        return open_loader
+    return lambda *given, **named: cast(Loader, _Asking(open_loader(*given, **named), stop))
+
+
 def require_members(index: DatasetIndex, needs: LoaderNeeds) -> None:
-    """Raise DetectorError, with the remedy, if a trace lacks a member kind of ``needs``."""
+    """Raise DetectorError, with the remedy, if a sample lacks a member kind of ``needs``, or if the
+    data set has images and ``needs`` is for traces.
+    """
+    if index.tensor.name == "image" and "image" not in needs.kinds:
+        raise DetectorError(f"not available: it scores traces; {KINDS['hidden'].remedy}")
     kinds = [KINDS[name] for name in needs.kinds]
     missing = [kind for kind in kinds if not index.has_member(kind.main)]
     if missing:
-        words = "; ".join(f"not every trace has {kind.main}, {kind.remedy}" for kind in missing)
+        words = "; ".join(f"not every sample has {kind.main}, {kind.remedy}" for kind in missing)
         raise DetectorError(f"not available: {words}")
 
 

@@ -41,11 +41,12 @@ class FitProgress:
         total_steps: Length of the learning rate schedule. It does not change on resume, although
             another number of workers can make an epoch one step longer or shorter.
         records: One per finished epoch.
-        batches: Batches of the epoch so far; likewise ``labelled`` and ``unlabelled`` samples.
-        loss: Sum of the loss over the labelled samples of the epoch so far.
+        batches: Batches of the epoch so far; likewise samples ``used`` and ``left_out``.
+        loss: Sum of the loss over the samples used in the epoch so far.
         seconds: Seconds of the epoch's training pass so far.
-        best_auroc: Best validation AUROC; -1 before the end of the first epoch.
-        unlabelled_before: ``unlabelled`` of the last finished epoch.
+        best: Best validation AUROC, or lowest validation error; None before the end of the first
+            epoch.
+        left_out_before: ``left_out`` of the last finished epoch.
     """
 
     epoch: int = 0
@@ -54,19 +55,19 @@ class FitProgress:
     records: list[EpochRecord] = field(default_factory=list)
     batches: int = 0
     loss: float = 0.0
-    labelled: int = 0
-    unlabelled: int = 0
+    used: int = 0
+    left_out: int = 0
     seconds: float = 0.0
     finished: bool = False
-    best_auroc: float = -1.0
+    best: float | None = None
     best_epoch: int = -1
-    unlabelled_before: int = 0
+    left_out_before: int = 0
 
     def next_epoch(self) -> None:
         """Start the next epoch."""
         self.epoch += 1
-        self.unlabelled_before = self.unlabelled
-        self.batches, self.loss, self.labelled, self.unlabelled, self.seconds = 0, 0.0, 0, 0, 0.0
+        self.left_out_before = self.left_out
+        self.batches, self.loss, self.used, self.left_out, self.seconds = 0, 0.0, 0, 0, 0.0
 
 
 @dataclass(frozen=True)

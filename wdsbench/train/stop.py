@@ -1,11 +1,11 @@
-"""Signals that ask a run to save its state and end."""
+"""Signals, and a callback, that ask a run to save its state and end."""
 
 from __future__ import annotations
 
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FrameType
 
@@ -20,10 +20,19 @@ class StopRequest:
     """Records the first signal in ``requested``.
 
     ``deferred``: True if the block polls ``requested``; otherwise a signal ends it at once.
+    ``cancel`` is asked before every batch; True has the effect of a signal.
     """
 
     requested: bool = False
     deferred: bool = True
+    cancel: Callable[[], bool] | None = None
+
+    def ask(self) -> None:
+        """Call ``cancel``; raise StoppedError if it returns True and nothing is deferred."""
+        if self.cancel is not None and not self.requested and self.cancel():
+            self.requested = True
+            if not self.deferred:
+                raise StoppedError("cancelled; --resume continues from the last saved state")
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
