@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from wdsbench.cli.terminal import bar, print_json, say, say_notes, say_splits
+from typing import TYPE_CHECKING
+
+from wdsbench.cli.terminal import IMAGE_CLASSES, bar, print_json, say, say_notes, say_splits
 from wdsbench.jobs.pack import PackJob, RelabelJob, UnpackJob, pack, relabel, unpack
+
+if TYPE_CHECKING:
+    from wdsbench.pack.images import ImagePackReport
 
 
 def pack_command(options: PackJob, as_json: bool) -> None:
-    """Pack raw traces (.pkl, .pkl.gz, .pt, .npz, .safetensors, .h5) into WebDataset shards with an
-    index.
+    """Pack raw traces (.pkl, .pkl.gz, .pt, .npz, .safetensors, .h5) or images (.tif, .png, .jpg)
+    into WebDataset shards with an index.
 
     Example: wdsbench pack --traces 'traces_data/*.pkl*' --scores ground_truth_scores.csv --out
         shards/
     """
+    from wdsbench.pack import PackReport
+
     report = pack(options, progress=bar)
+    if not isinstance(report, PackReport):
+        _show_images(report, options, as_json)
+        return
     splits, shards = report.index.splits, report.index.shardlist
     if as_json:
         print_json(
@@ -40,6 +50,38 @@ def pack_command(options: PackJob, as_json: bool) -> None:
             "traces without a score were dropped": report.dropped,
             "traces have no attention, so graph detectors are not available; extract with"
             " --attention edges,heads,sketch or full": report.without_attention,
+        }
+    )
+
+
+def _show_images(report: ImagePackReport, options: PackJob, as_json: bool) -> None:
+    from wdsbench.pack.images import FAILURES_NAME
+
+    splits, shards = report.index.splits, report.index.shardlist
+    if as_json:
+        print_json(
+            {
+                "out": str(options.out),
+                "images": report.images,
+                "samples": report.samples,
+                "bytes": report.bytes_written,
+                "shards": len(shards),
+                "splits": {name: entry.model_dump() for name, entry in splits.items()},
+                "left_out": len(report.failures),
+                "unlabelled": report.unlabelled,
+            }
+        )
+        return
+    size_mb = report.bytes_written / 1e6
+    say(
+        f"{report.samples} patches of {report.images} images, {size_mb:.1f} MB in {len(shards)}"
+        f" shards -> {options.out}"
+    )
+    say_splits(splits, classes=IMAGE_CLASSES)
+    say_notes(
+        {
+            "patches have no label": report.unlabelled,
+            f"images were left out; see {FAILURES_NAME}": len(report.failures),
         }
     )
 

@@ -20,6 +20,10 @@ from rich.text import Text
 
 T = TypeVar("T")
 
+#: Words for label 1 and label 0.
+TRACE_CLASSES = ("hallucinated", "right")
+IMAGE_CLASSES = ("anomalous", "normal")
+
 #: Progress bars and notes go to stderr, results to stdout.
 stderr = Console(stderr=True)
 stdout = Console()
@@ -60,12 +64,12 @@ def say_rest(count: int, shown: int, what: str = "") -> None:
         say(f"  and {count - shown} more{what and f' {what}'}; --json lists all")
 
 
-def say_splits(splits: Mapping[Any, Any]) -> None:
-    """Print the samples and classes of each split of an index."""
+def say_splits(splits: Mapping[Any, Any], classes: tuple[str, str] = TRACE_CLASSES) -> None:
+    """Print the samples and classes (label 1, label 0) of each split of an index."""
     for name, entry in splits.items():
         say(
-            f"  {name:5} {entry.samples:7} samples: {entry.hallucinated} hallucinated,"
-            f" {entry.right} right, {entry.unlabelled} unlabelled"
+            f"  {name:5} {entry.samples:7} samples: {entry.hallucinated} {classes[0]},"
+            f" {entry.right} {classes[1]}, {entry.unlabelled} unlabelled"
             f"{'' if entry.samples else ' (empty)'}"
         )
 

@@ -63,17 +63,24 @@ def tile_bands(
     return bands
 
 
+def band_rows(source: ImageSource, pixels: int, stride: int, band: tuple[int, int]) -> range:
+    """Return the rows of pixels of a run of rows of tiles."""
+    starts = _starts(source.height, pixels, stride)[band[0] : band[1]]
+    return range(starts[0], starts[-1] + pixels)
+
+
 def band_tiles(
-    source: ImageSource, pixels: int, stride: int, channels: Sequence[int], band: tuple[int, int]
+    rows: NDArray[Any], source: ImageSource, pixels: int, stride: int, band: tuple[int, int]
 ) -> Iterator[tuple[int, int, int, NDArray[Any]]]:
-    """Yield number, y, x and view ``[C, pixels, pixels]`` of the tiles of some rows of tiles."""
+    """Yield number, y, x and view ``[C, pixels, pixels]`` of the tiles of a run of rows of tiles,
+    whose pixels are ``rows`` ``[C, h, W]``.
+    """
     starts = _starts(source.height, pixels, stride)[band[0] : band[1]]
     lefts = _starts(source.width, pixels, stride)
-    rows = source.read(channels, range(starts[0], starts[-1] + pixels))
     for number, y in enumerate(starts, band[0]):
+        strip = rows[:, y - starts[0] : y - starts[0] + pixels]
         for place, x in enumerate(lefts):
-            tile = rows[:, y - starts[0] : y - starts[0] + pixels, x : x + pixels]
-            yield number * len(lefts) + place, y, x, tile
+            yield number * len(lefts) + place, y, x, strip[:, :, x : x + pixels]
 
 
 def channel_ranges(pixels: NDArray[Any]) -> NDArray[Any]:

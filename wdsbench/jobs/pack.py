@@ -1,27 +1,30 @@
-"""Raw traces to shards and back, and other labels for shards."""
+"""Raw traces or images to shards and back, and other labels for shards."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wdsbench.options import option, part_of
+from wdsbench.pack.image_samples import ImageOptions
 from wdsbench.pack.options import PackOptions
 from wdsbench.progress import Progress, no_progress
 
 if TYPE_CHECKING:
     from wdsbench.pack import PackReport
+    from wdsbench.pack.images import ImagePackReport
     from wdsbench.pack.relabel import RelabelReport
     from wdsbench.pack.unpack import UnpackReport
 
 
 @dataclass(frozen=True, kw_only=True)
-class PackJob(PackOptions):
-    """Options of :func:`pack`."""
+class PackJob(ImageOptions, PackOptions):
+    """Options of :func:`pack`; those of traces and those of images exclude each other."""
 
-    traces: tuple[str, ...] = option(
-        help="Raw trace files: a path or a quoted pattern; repeatable."
+    traces: tuple[str, ...] = option((), "Raw trace files: a path or a quoted pattern; repeatable.")
+    images: str | None = option(
+        None, "Images (TIFF, PNG, JPEG) in place of traces: a folder or a quoted pattern."
     )
     out: Path = option(help="Folder of the data set.")
     scores: Path | None = option(
@@ -35,16 +38,44 @@ class PackJob(PackOptions):
         False, "Continue an interrupted run of the same command; a finished data set is kept."
     )
 
+    def __post_init__(self) -> None:
+        """Raise ValueError for options that contradict each other."""
+        if bool(self.traces) == (self.images is not None):
+            raise ValueError("pack needs --traces or --images, and not both.")
+        common = ("out", "workers", "shard_mb", "threads", "traces", "images")
+        of_images = [each.name for each in fields(ImageOptions)]
+        for each in fields(self):
+            foreign = (each.name in of_images) == (self.images is None)
+            if each.name not in common and foreign and getattr(self, each.name) != each.default:
+                flag = each.metadata.get("flag") or f"--{each.name.replace('_', '-')}"
+                kind, other = ("--traces", "--images")[:: 1 if self.images is None else -1]
+                raise ValueError(f"{flag} is an option of {other}; leave it out with {kind}.")
+        if self.images is not None:
+            self.check()
+        else:
+            PackOptions.__post_init__(self)
 
-def pack(job: PackJob, *, progress: Progress = no_progress) -> PackReport:
-    """Pack raw traces into a data set.
+
+def pack(job: PackJob, *, progress: Progress = no_progress) -> PackReport | ImagePackReport:
+    """Pack raw traces, or images, into a data set.
 
     Raises:
-        TraceError: A file or trace cannot be used.
+        TraceError, ImageError: A file or trace cannot be used.
         ScoreError: The score file is damaged, or a trace has no score.
         PackError: The folder cannot be used, or the disk is full.
         ValueError: No file matches a pattern, or options contradict each other.
     """
+    if job.images is not None:
+        from wdsbench.pack.images import pack_images
+
+        return pack_images(
+            job.images,
+            job.out,
+            part_of(ImageOptions, job),
+            shard_mb=job.shard_mb,
+            workers=job.workers,
+            progress=progress,
+        )
     from wdsbench.pack import pack as pack_files
 
     return pack_files(

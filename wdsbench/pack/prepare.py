@@ -83,6 +83,11 @@ class Preparer:
     scores: ScoreTable | None
     reduction: Reduction | None = None
 
+    def for_workers(self, workers: int) -> Preparer:
+        """Return the preparer of one of several processes, which share the threads."""
+        threads = max(1, self.options.threads // workers)
+        return replace(self, options=replace(self.options, threads=threads))
+
     def file(self, path: Path) -> Iterator[Prepared]:
         """Yield the traces of one raw file, in order; TraceError or ScoreError if one is bad."""
         for trace in read_traces(path):

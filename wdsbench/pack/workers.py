@@ -1,10 +1,10 @@
-"""Reads and prepares raw files in N processes and yields their traces in the files' order.
+"""Reads and prepares files in N processes and yields their samples in the files' order.
 
-A worker receives one file at a time, writes the bytes of its members into a shared buffer
-(``memfd_create``, or an unlinked temporary file), and sends the small rest of the traces over a
-pipe. Buffers are reused, since a new one costs a page fault for each page in both processes. At
-most N + 1 files are being read or wait to be written, which bounds the memory. An error is raised
-in place of its trace, so that the first error is the same as with one process.
+A worker receives one file (or a part of one) at a time, writes the bytes of its members into a
+shared buffer (``memfd_create``, or an unlinked temporary file), and sends the small rest of the
+samples over a pipe. Buffers are reused, since a new one costs a page fault for each page in both
+processes. At most N + 1 files are being read or wait to be written, which bounds the memory. An
+error is raised in place of its sample, so that the first error is the same as with one process.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import tempfile
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing import connection
-from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
 from wdsbench.errors import PackError, WdsbenchError
-from wdsbench.pack.prepare import Prepared, Preparer, freed_memory_kept
+from wdsbench.pack.prepare import freed_memory_kept
 from wdsbench.processes import (
     Channel,
     WorkerEndedError,
@@ -35,14 +35,31 @@ from wdsbench.shards.format.tar import Pieces
 
 _BUFFER_BYTES = 1 << 18
 
+#: A file, or a part of one; its text is the file's path.
+File = TypeVar("File")
+#: A dataclass with ``members``: their content by name.
+Sample = TypeVar("Sample", bound=Any)
+FileIn = TypeVar("FileIn", contravariant=True)
+SampleOut = TypeVar("SampleOut", covariant=True)
+
+
+class FilePreparer(Protocol[FileIn, SampleOut]):
+    """Prepares the samples of a file; is pickled once per worker."""
+
+    def file(self, path: FileIn) -> Iterator[SampleOut]:
+        """Yield the prepared samples of one file, in order."""
+
+    def for_workers(self, workers: int) -> FilePreparer[FileIn, SampleOut]:
+        """Return the preparer of one of several processes, which share the cores."""
+
 
 def prepared_files(
-    files: Sequence[tuple[int, Path]], preparer: Preparer, workers: int
-) -> Generator[tuple[int, Iterator[Prepared]], None, None]:
-    """Yield number and prepared traces of each file, in order; with one worker, read here.
+    files: Sequence[tuple[int, File]], preparer: FilePreparer[File, Sample], workers: int
+) -> Generator[tuple[int, Iterator[Sample]], None, None]:
+    """Yield number and prepared samples of each file, in order; with one worker, read here.
 
-    Consume the traces of one file before the next; closing the generator ends the processes. The
-    inner iterators raise TraceError and ScoreError of the files; PackError: a worker was killed.
+    Consume the samples of one file before the next; closing the generator ends the processes. The
+    inner iterators raise the WdsbenchError of their file; PackError: a worker was killed.
     """
     workers = min(workers, len(files))
     if workers <= 1:
@@ -52,33 +69,37 @@ def prepared_files(
     pool = _Workers(files, preparer, workers)
     try:
         for place, (number, _) in enumerate(files):
-            yield number, pool.traces_of(place)
+            yield number, pool.samples_of(place)
     finally:
         pool.close()
 
 
 @dataclass(frozen=True)
 class _FileResult:
-    """Result of one file: traces without bytes, places of their bytes in the buffer, the error."""
+    """Result of one file: samples without bytes, places of their bytes in the buffer, the error."""
 
-    traces: list[Prepared]
+    samples: list[Any]
     places: list[dict[str, tuple[int, int]]]
     size_bytes: int
     error: Exception | None
     buffer: int = -1
 
 
-class _Workers:
+class _Workers(Generic[File, Sample]):
     """The processes and the files they read."""
 
-    def __init__(self, files: Sequence[tuple[int, Path]], preparer: Preparer, workers: int) -> None:
+    def __init__(
+        self,
+        files: Sequence[tuple[int, File]],
+        preparer: FilePreparer[File, Sample],
+        workers: int,
+    ) -> None:
         self._files = files
         self._results: dict[int, tuple[_FileResult, _Worker]] = {}
         self._next = 0
         self._current = 0
         self._limit = workers + 1
-        options = replace(preparer.options, threads=max(1, preparer.options.threads // workers))
-        content = pickle.dumps(replace(preparer, options=options))
+        content = pickle.dumps(preparer.for_workers(workers))
         self._processes: list[WorkerProcess] = []
         try:
             self._processes = start_workers(
@@ -88,8 +109,8 @@ class _Workers:
             raise PackError(f"a process that reads files {_ended(error)}") from error
         self._members = [_Worker(process) for process in self._processes]
 
-    def traces_of(self, place: int) -> Iterator[Prepared]:
-        """Yield the traces of the file at ``place`` once a worker has read it."""
+    def samples_of(self, place: int) -> Iterator[Sample]:
+        """Yield the samples of the file at ``place`` once a worker has read it."""
         self._current = place
         while place not in self._results:
             self._assign()
@@ -97,12 +118,12 @@ class _Workers:
         result, worker = self._results.pop(place)
         self._assign()
         content = worker.content(result)
-        for trace, places in zip(result.traces, result.places, strict=True):
+        for sample, places in zip(result.samples, result.places, strict=True):
             members: dict[str, Pieces] = {
                 name: [np.frombuffer(content, np.uint8, size, offset)]
                 for name, (offset, size) in places.items()
             }
-            yield replace(trace, members=members)
+            yield replace(sample, members=members)
         worker.released.append(result.buffer)
         if result.error is not None:
             raise result.error
@@ -147,7 +168,7 @@ class _Worker:
     _buffers: list[int] = field(default_factory=list)
     _maps: list[mmap.mmap | bytes] = field(default_factory=list)
 
-    def send(self, place: int, path: Path) -> None:
+    def send(self, place: int, path: object) -> None:
         """Send a file to read, and the buffers that were released."""
         self.place = place
         released, self.released = self.released, []
@@ -165,7 +186,7 @@ class _Worker:
         return result
 
     def content(self, result: _FileResult) -> mmap.mmap | bytes:
-        """Return the bytes of the traces, valid until their buffer is released."""
+        """Return the bytes of the samples, valid until their buffer is released."""
         number = result.buffer
         if len(self._maps[number]) < result.size_bytes:
             self._maps[number] = mmap.mmap(
@@ -181,7 +202,7 @@ class _Worker:
         self._buffers.clear()
 
 
-def _lost(path: Path, error: WorkerEndedError) -> PackError:
+def _lost(path: object, error: WorkerEndedError) -> PackError:
     return PackError(f"{path}: the process that read it {_ended(error)}")
 
 
@@ -191,7 +212,7 @@ def _ended(error: WorkerEndedError) -> str:
 
 def work(channel: Channel, content: bytes) -> None:
     """Read files until the parent is gone: the main loop of a worker process."""
-    preparer: Preparer = pickle.loads(content)
+    preparer: FilePreparer[Any, Any] = pickle.loads(content)
     buffers: list[int] = []
     free: list[int] = []
     with freed_memory_kept():
@@ -208,8 +229,8 @@ def work(channel: Channel, content: bytes) -> None:
             channel.send(replace(result, buffer=number), made)
 
 
-def _prepare_file(preparer: Preparer, path: Path, descriptor: int) -> _FileResult:
-    traces: list[Prepared] = []
+def _prepare_file(preparer: FilePreparer[File, Sample], path: File, descriptor: int) -> _FileResult:
+    samples: list[Sample] = []
     places: list[dict[str, tuple[int, int]]] = []
     failure: Exception | None = None
     offset = 0
@@ -228,7 +249,7 @@ def _prepare_file(preparer: Preparer, path: Path, descriptor: int) -> _FileResul
                         offset += view.nbytes
                     found[name] = (first, offset - first)
                 places.append(found)
-                traces.append(replace(prepared, members={}))
+                samples.append(replace(prepared, members={}))
                 del prepared
     except WdsbenchError as error:
         failure = error
@@ -236,8 +257,9 @@ def _prepare_file(preparer: Preparer, path: Path, descriptor: int) -> _FileResul
         failure = PackError(f"{path}: out of memory; pack with fewer --workers")
     except OSError as error:
         failure = PackError(f"{path}: {error.strerror or error}; pack with fewer --workers")
-    del traces[len(places) :]
-    return _FileResult(traces, places, offset, None if failure is None else portable_error(failure))
+    del samples[len(places) :]
+    portable = None if failure is None else portable_error(failure)
+    return _FileResult(samples, places, offset, portable)
 
 
 def _shared_file() -> int:

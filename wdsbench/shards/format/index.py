@@ -77,10 +77,11 @@ class LayerEntry(_Entry):
 
 class LabelsEntry(_Entry):
     """Source of the labels: a column of a score file (``xxh3`` None if it was a pipe), below whose
-    ``threshold`` a trace is hallucinated (label 1); or the raw traces (the rest is None).
+    ``threshold`` a trace is hallucinated (label 1); or the raw traces (the rest is None). Of
+    images: a CSV of labels (no threshold), or folders by class.
     """
 
-    source: Literal["scores", "traces"]
+    source: Literal["scores", "traces", "csv", "folders"]
     file: str | None = None
     xxh3: str | None = None
     column: str | None = None
@@ -101,6 +102,18 @@ class PackedFile(_Entry):
 
     file: str
     samples: NonNegativeInt
+
+
+class PackedImages(_Entry):
+    """How images were packed; ``channels`` are None if all were, ``stride`` with mode resize."""
+
+    count: NonNegativeInt
+    left_out: NonNegativeInt
+    patch_size: NonNegativeInt
+    mode: Literal["resize", "tile"]
+    stride: NonNegativeInt | None
+    channels: list[NonNegativeInt] | None
+    range: Literal["image", "channel"]
 
 
 class Appended(_Entry):
@@ -130,6 +143,7 @@ class Provenance(BaseModel):
 
     wdsbench: str | None = None
     inputs: list[PackedFile] = []
+    images: PackedImages | None = None
     scores: str | None = None
     score_column: str | None = None
     threshold: float | None = None
