@@ -13,7 +13,7 @@ from image_files import random_pixels, write_tiff
 from PIL import Image
 
 from wdsbench.images.files import find_images, open_image
-from wdsbench.images.tiff import GEO_TAGS
+from wdsbench.images.geo import GEO_TAGS
 
 DTYPES = ["uint8", "uint16", "int16", "float32"]
 FORMS: dict[str, dict[str, Any]] = {

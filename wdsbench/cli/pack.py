@@ -87,7 +87,7 @@ def _show_images(report: ImagePackReport, options: PackJob, as_json: bool) -> No
 
 
 def unpack_command(options: UnpackJob, as_json: bool) -> None:
-    """Write the traces of a data set as raw files, which pack reads.
+    """Write the traces of a data set as raw files, which pack reads, or its images as TIFF files.
 
     Example: wdsbench unpack shards/ --out traces_back/ --format npz
     """
@@ -103,7 +103,8 @@ def unpack_command(options: UnpackJob, as_json: bool) -> None:
         )
         return
     scores = "" if report.scores is None else f", scores in {report.scores.name}"
-    say(f"{report.samples} traces in {len(report.files)} files{scores} -> {options.out}")
+    what = "patches" if report.files[0].suffix.lower() in (".tif", ".tiff") else "traces"
+    say(f"{report.samples} {what} in {len(report.files)} files{scores} -> {options.out}")
 
 
 def relabel_command(options: RelabelJob, as_json: bool) -> None:

@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 from tifffile import COMPRESSION, PHOTOMETRIC, TiffFile, TiffPage
 
 from wdsbench.errors import ImageError, first_line
+from wdsbench.images.geo import GEO_TAGS
 from wdsbench.images.source import ImageSource, Places, cut, inside
-
-#: Tags of GeoTIFF 1.1 (OGC 19-008r4, clause 7) and of GDAL (metadata, nodata).
-GEO_TAGS: Final = (33550, 33922, 34264, 34735, 34736, 34737, 42112, 42113)
 
 #: Pages that are taken for channels; more are taken for a mistake of the writer's axes.
 MAX_PAGES: Final = 64
+
+#: Uncompressed rows of which pixels are taken are read in blocks of this size.
+_BLOCK_BYTES: Final = 8_000_000
 
 # TIFF 6.0: NewSubfileType bit 0 is a reduced image, bit 2 a mask; ExtraSamples 1 and 2 are alpha.
 _NOT_AN_IMAGE: Final = 0b101
@@ -169,20 +170,37 @@ class TiffImage(ImageSource):
         samples: list[int] | None,
     ) -> None:
         """Do the same for uncompressed rows that lie one after the other."""
-        assert self._file is not None
         depth = 1 if page.planarconfig == 2 else page.samplesperpixel
+        assert self._file is not None
         stored = self.dtype.newbyteorder(self._file.byteorder)
         row_bytes = self.width * depth * stored.itemsize
         start = page.dataoffsets[0] + plane * self.height * row_bytes
-        descriptor = self._file.filehandle.fileno()
-        for first, last in _runs(rows):
-            low, high = rows[first], rows[last - 1] + 1
-            data = os.pread(descriptor, (high - low) * row_bytes, start + low * row_bytes)
-            if len(data) < (high - low) * row_bytes:
+        if isinstance(rows, range):
+            if len(columns) == self.width and samples is None and stored.isnative:
+                self._read_bytes(out, start + rows.start * row_bytes)
+                return
+            rows = np.arange(rows.start, rows.stop)
+        step = max(1, _BLOCK_BYTES // row_bytes)
+        for first in range(0, len(rows), step):
+            part = rows[first : first + step]
+            needed, places = np.unique(part, return_inverse=True)
+            block = np.empty((len(needed), self.width, depth), stored)
+            breaks = np.flatnonzero(np.diff(needed) > 1) + 1
+            for low, high in pairwise([0, *breaks.tolist(), len(needed)]):
+                self._read_bytes(block[low:high], start + int(needed[low]) * row_bytes)
+            found = cut(block, places, columns)
+            out[first : first + step] = found if samples is None else found[..., samples]
+
+    def _read_bytes(self, out: NDArray[Any], offset: int) -> None:
+        """Fill a contiguous array with the bytes at ``offset``."""
+        assert self._file is not None
+        view = out.reshape(-1).view(np.uint8).data
+        done = 0
+        while done < len(view):  # one call reads less than 2 GB
+            count = os.preadv(self._file.filehandle.fileno(), [view[done:]], offset + done)
+            if count == 0:
                 raise self.error("was cut while it was read; pack it again when it is whole")
-            block = np.frombuffer(data, stored).reshape(high - low, self.width, depth)
-            part = cut(block, inside(rows, low, high)[1], columns)
-            out[first:last] = part if samples is None else part[..., samples]
+            done += count
 
     def _segment(self, page: TiffPage, number: int) -> NDArray[Any]:
         """Return a decoded segment ``[rows, columns, samples]``; it may be larger than its part."""
@@ -203,14 +221,6 @@ class TiffImage(ImageSource):
 
     def _damaged(self, what: str, error: Exception) -> ImageError:
         return self.error(f"{what} cannot be decoded ({first_line(error)}); copy or write it again")
-
-
-def _runs(rows: Places) -> list[tuple[int, int]]:
-    """Return runs ``[first, last)`` of rows that lie in one piece, equal ones included."""
-    if isinstance(rows, range):
-        return [(0, len(rows))] if len(rows) else []
-    breaks = np.flatnonzero(np.diff(rows) > 1) + 1
-    return list(pairwise([0, *breaks.tolist(), len(rows)]))
 
 
 def _json_value(value: Any) -> Any:

@@ -95,13 +95,18 @@ class UnpackJob:
     """Options of :func:`unpack`."""
 
     data: Path = option(help="Folder of the data set.", metavar="DATASET", argument=True)
-    out: Path = option(help="Folder of the trace files; one file per shard.")
-    file_format: str = option("npz", "Format of the trace files: npz or pkl.", flag="--format")
+    out: Path = option(
+        help="Folder of the files: one per shard of traces, one per image or patch of images."
+    )
+    file_format: str | None = option(
+        None, "Format of the files: npz or pkl; tif of images [npz, tif].", flag="--format"
+    )
     split: str | None = option(None, "Only this split: train, val or test [all].")
 
 
 def unpack(job: UnpackJob, *, progress: Progress = no_progress) -> UnpackReport:
-    """Write the traces of a data set as raw files, which :func:`wdsbench.jobs.pack` reads.
+    """Write the traces of a data set as raw files, which :func:`wdsbench.jobs.pack` reads, or its
+    images as TIFF files.
 
     Raises:
         ShardError: The data set is damaged.

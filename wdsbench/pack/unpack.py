@@ -1,4 +1,4 @@
-"""Unpacks a data set into raw trace files, one for each shard.
+"""Unpacks a data set into raw trace files, one for each shard, or into images.
 
 One trace is in memory at a time (``.npz``), or the traces of one shard (``.pkl``).
 
@@ -46,26 +46,33 @@ def unpack(
     folder: Path,
     out: Path,
     *,
-    file_format: str = "npz",
+    file_format: str | None = None,
     split: str | None = None,
     progress: Progress = no_progress,
 ) -> UnpackReport:
-    """Write the traces of a data set, or of one split, as raw files ``out/<shard>.<file_format>``.
+    """Write the traces of a data set, or of one split, as raw files ``out/<shard>.<file_format>``
+    (npz by default); its images as TIFF files (`unpack_images`).
 
     After an exception the files of this run are removed.
 
     Raises:
         ShardError: There is no data set, or it is damaged.
         PackError: A file exists already, or the disk is full.
-        ValueError: The format (npz, pkl) or the split is unknown.
+        ValueError: The format (npz, pkl; of images tif) or the split is unknown.
     """
-    if file_format not in FORMATS:
-        raise ValueError(f"format: {file_format!r} is not one of {', '.join(FORMATS)}")
     index = DatasetIndex.open(folder)
+    images = index.tensor.name == "image"
+    formats = ("tif",) if images else FORMATS
+    file_format = file_format or formats[0]
+    if file_format not in formats:
+        raise ValueError(f"format: {file_format!r} is not one of {', '.join(formats)}")
     shards = index.shards_of(split)
     if not any(index.file.shardlist[shard].nsamples for shard in shards):
         raise PackError(f"{folder}: no sample in split {split or 'all'}")
-    paths = {shard: out / f"{index.shard_path(shard).stem}.{file_format}" for shard in shards}
+    paths = {
+        shard: out / f"{index.shard_path(shard).stem}.{file_format}"
+        for shard in ([] if images else shards)
+    }
     scores = _scores(index, shards)
     for path in (*paths.values(), *([] if scores is None else [out / SCORES_NAME])):
         if path.exists():
@@ -73,7 +80,11 @@ def unpack(
     written: list[Path] = []
     try:
         out.mkdir(parents=True, exist_ok=True)
-        for shard, path in progress(paths.items(), len(paths), "unpacking"):
+        if images:
+            from wdsbench.pack.unpack_images import unpack_images
+
+            unpack_images(index, shards, out, written, progress)
+        for shard, path in () if images else progress(paths.items(), len(paths), "unpacking"):
             written.append(path)
             if file_format == "npz":
                 write_npz(path, _raws(index, shard, layered=False))
@@ -89,7 +100,7 @@ def unpack(
             raise PackError(f"cannot write to {out}: {error.strerror}; nothing was kept") from error
         raise
     return UnpackReport(
-        files=list(paths.values()),
+        files=[path for path in written if path.name != SCORES_NAME],
         samples=sum(index.file.shardlist[shard].nsamples for shard in shards),
         scores=None if scores is None else out / SCORES_NAME,
     )
