@@ -1,7 +1,11 @@
-"""Every ``sh`` and ``python`` block of README and docs runs, or says why it is not run."""
+"""Every ``sh`` and ``python`` block of README and docs runs, or says why it is not run; and every
+example runs, in the same folder.
+"""
 
 from __future__ import annotations
 
+import re
+import runpy
 from collections import Counter
 from pathlib import Path
 
@@ -24,6 +28,16 @@ LONG = (
     "wdsbench train shards/ --detector logprob_mean,probe_logistic,lstm",
     "wdsbench view shards/ --trace 0 --out trace.png",
 )
+EXAMPLES = ROOT / "examples"
+PATHS = sorted(EXAMPLES.glob("*.py"))
+#: What each prints last.
+LAST_LINE = {
+    "graphs": r"\d+ graphs in the last batch, loss \d\.\d+",
+    "own_detector": r"attention_entropy AUROC 0\.\d+ \[0\.\d+, [01]\.\d+\]",
+    "pack_and_train": r"lstm +AUROC [01]\.\d+ \[\d\.\d+, \d\.\d+\]",
+    "training_loop": r"resumed: \d+ of \d+ steps of epoch 0 are left",
+    "webdataset_pipeline": r"epoch 1: \d+ batches, \(16, 128\), first labels \[.*\]",
+}
 #: Why blocks are not run, and how many.
 NOT_RUN = {"network": 1, "slow": 3, "torchrun": 1}
 
@@ -92,3 +106,32 @@ def test_every_fence_says_what_it_is() -> None:
                 opened = not opened
                 if opened:
                     assert line[3:] in ("sh", "python", "text", "csv", "json"), (path.name, line)
+
+
+def test_there_are_five_examples() -> None:
+    assert [path.stem for path in PATHS] == sorted(LAST_LINE)
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for path in PATHS:
+        assert f"examples/{path.name}" in readme
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= 60
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_the_example_runs(
+    path: Path,
+    prepared: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = [str(prepared / "shards")]
+    if path.stem == "pack_and_train":
+        words = [str(prepared / "traces_data" / "*.pkl*")]
+        words += [str(prepared / "ground_truth_scores.csv"), str(tmp_path)]
+        # A block of README.md draws them.
+        for plot in ("plot_roc", "plot_reliability", "plot_training"):
+            monkeypatch.setattr(f"wdsbench.train.output.{plot}", lambda *_, **__: None)
+    monkeypatch.setattr("sys.argv", [str(path), *words])
+    runpy.run_path(str(path), run_name="__main__")
+    out = capsys.readouterr().out
+    assert re.fullmatch(LAST_LINE[path.stem], out.splitlines()[-1]), out

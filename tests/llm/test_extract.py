@@ -366,16 +366,8 @@ def test_progress_counts_batches(model: Any, tokenizer: Any, tmp_path: Path) -> 
         seen.append((total, what))
         return items
 
-    extract(
-        model,
-        tokenizer,
-        make_questions(7),
-        tmp_path,
-        batch_size=2,
-        max_new_tokens=2,
-        traces_per_file=5,
-        progress=progress,
-    )
+    sizes = {"batch_size": 2, "max_new_tokens": 2, "traces_per_file": 5}
+    extract(model, tokenizer, make_questions(7), tmp_path, **sizes, progress=progress)
     assert seen == [(3 + 1, "extracting")]
 
 

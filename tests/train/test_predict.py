@@ -13,16 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from builders import (
-    FEATURES,
-    HEADS,
-    LAYERS,
-    Packed,
-    make_dataset,
-    write_pickle,
-    write_scores,
-)
-from train.test_probe import Opener
+from builders import FEATURES, HEADS, LAYERS, Packed, make_dataset, write_pickle, write_scores
+from train.probing import Opener
 from trials import FULL, FULL_ONLY
 
 from wdsbench import TraceLoader

@@ -1,12 +1,11 @@
 """Every detector reaches the known AUROC of a planted signal, and 0.5 where there is no signal.
 
-`make test` runs the quick form: one seed, the detectors of `QUICK`, each one's first signal, and no
-signal.
+All of it runs in `make test-faults`; `test_loop.py` and `test_probe.py` train on fewer traces.
 
 The whole path is the real one: raw traces, `wdsbench.pack.pack`, shards, `TraceLoader`,
-`wdsbench.train.run.train`, without its plots. Each of five fixed seeds (one in `make test`) draws
-its own data set (`TRACES` traces, about 300 of them test) and seeds the training, so that five
-figures are five independent trials.
+`wdsbench.train.run.train`, without its plots. Each of five fixed seeds draws its own data set
+(`TRACES` traces, about 300 of them test) and seeds the training, so that five figures are five
+independent trials.
 
 How far a figure may lie off. The standard error of an AUROC of 0.83 with 150 + 150 test samples is
 0.024 (Hanley and McNeil 1982), that of the mean of five 0.011: `MARGIN` is just below three of
@@ -29,7 +28,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from train.truth import KNOWN, ORACLES, Truth, auroc_error, make_truth, write_labels
-from trials import FULL, full_only, trials
+from trials import full_only
 
 from wdsbench.detect.registry import TRACE_DETECTORS
 from wdsbench.pack.relabel import relabel
@@ -40,16 +39,15 @@ from wdsbench.train.run import train
 
 pytestmark = [pytest.mark.slow, pytest.mark.trials, pytest.mark.timeout(900)]
 
-SEEDS = tuple(range(trials(1, 5)))
-TRACES = trials(640, 2000)
-#: The standard error of a mean is inversely proportional to the root of the number of traces.
-MARGIN = 0.03 * (5 * 2000 / (len(SEEDS) * TRACES)) ** 0.5
+SEEDS = tuple(range(5))
+TRACES = 2000
+MARGIN = 0.03
 
 #: One for all detectors; weight decay is the default.
 CONFIG = TrainConfig(
     epochs=12,
     patience=6,
-    batch_size=trials(40, 128),  # as many steps in both forms
+    batch_size=128,
     learning_rate=5e-3,
     hidden=16,
     dropout=0.1,
@@ -76,11 +74,6 @@ SEES: dict[str, tuple[str, ...]] = {
     "charm_no_edges": ("states",),
     "charm_shuffled_edges": ("states", "weights"),
 }
-
-#: The detectors of the quick form; `test_loop.py` and `test_probe.py` train the others.
-QUICK = ("length", "logprob_mean", "logprob_min", "probe_logistic", "attention_logistic", "lstm")
-#: The detectors that this form trains.
-NAMES = TRACE_DETECTORS if FULL else QUICK
 
 #: (detector, signal, why it must stay at 0.5): what is not said here is not asked.
 BLIND = (
@@ -143,11 +136,9 @@ class Runs:
 def _asked(family: str, permuted: bool) -> list[str]:
     """Return the detectors to train on a family."""
     if family == "nothing":
-        return list(NAMES)
+        return list(TRACE_DETECTORS)
     if permuted:
         return [name for name, signals in SEES.items() if FAMILY[signals[0]] == family]
-    if not FULL:
-        return [name for name in NAMES if FAMILY[SEES[name][0]] == family]
     seeing = [name for name, signals in SEES.items() if family in map(FAMILY.get, signals)]
     return seeing + [name for name, signal, _ in BLIND if FAMILY[signal] == family]
 
@@ -178,7 +169,8 @@ def test_no_detector_is_forgotten() -> None:
     assert {signal for signals in SEES.values() for signal in signals} == set(KNOWN)
 
 
-@pytest.mark.parametrize("signal", [s for s in KNOWN if FULL or s != "places"])
+@full_only
+@pytest.mark.parametrize("signal", KNOWN)
 def test_the_best_score_reaches_the_known_figure(signal: str, runs: Runs) -> None:
     labels, scores = [], []
     for seed in SEEDS:
@@ -190,9 +182,9 @@ def test_the_best_score_reaches_the_known_figure(signal: str, runs: Runs) -> Non
     assert abs(auroc(labels, scores) - KNOWN[signal]) < 3 * error < 0.45 * MARGIN
 
 
+@full_only
 @pytest.mark.parametrize(
-    ("name", "signal"),
-    [(name, signal) for name in NAMES for signal in SEES[name][: None if FULL else 1]],
+    ("name", "signal"), [(name, signal) for name in TRACE_DETECTORS for signal in SEES[name]]
 )
 def test_detector_reaches_the_known_figure(name: str, signal: str, runs: Runs) -> None:
     known, figures = KNOWN[signal], runs.of(name, FAMILY[signal])
@@ -214,7 +206,8 @@ def test_what_a_detector_cannot_see_it_does_not_find(
     assert_chance(runs.of(name, FAMILY[signal]), why)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@full_only
+@pytest.mark.parametrize("name", TRACE_DETECTORS)
 def test_nothing_is_found_where_nothing_is(name: str, runs: Runs) -> None:
     assert_chance(runs.of(name, "nothing"), "there is no signal")
 

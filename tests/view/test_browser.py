@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from builders import make_raw, write_pickle
-from trials import FULL_ONLY
+from trials import FULL_ONLY, full_only
 from view.samples import HEADS, HOSTILE, LAYERS, raw_trace, stored_trace
 from view.test_figure import make_scores
 
@@ -210,6 +210,7 @@ def test_hostile_tokens_are_shown_and_do_nothing(page: Page, tmp_path: Path) -> 
     assert page.run("return document.querySelectorAll('#graph img, #map img').length") == 0
 
 
+@full_only
 def test_panels_keep_to_the_window(page: Page, tmp_path: Path) -> None:
     trace, _ = stored_trace(tmp_path, "full", tokens=40)
     page.open(write_page(tmp_path / "a.html", trace, Selection(PANELS, [0, 1, 2])))
@@ -245,7 +246,8 @@ LABELS = """
 """
 
 
-@pytest.mark.parametrize("layers", [3, pytest.param(5, marks=FULL_ONLY)])
+@full_only
+@pytest.mark.parametrize("layers", [3, 5])
 def test_labels_are_not_cut_off(page: Page, tmp_path: Path, layers: int) -> None:
     """Ordinary ones are whole, the widest that there can be end in an ellipsis."""
     raw = make_raw("q", seed=1, tokens=8, layers=layers)
@@ -265,6 +267,7 @@ def test_labels_are_not_cut_off(page: Page, tmp_path: Path, layers: int) -> None
     page.driver.set_window_size(1300, 1000)
 
 
+@full_only
 def test_a_layer_that_is_not_on_the_page(
     page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -280,7 +283,9 @@ def test_a_layer_that_is_not_on_the_page(
     assert "single heads for layers 1." in said
 
 
-@pytest.mark.parametrize("attention", [pytest.param("", marks=FULL_ONLY), "edges", "sketch"])
+@pytest.mark.parametrize(
+    "attention", [*(pytest.param(kind, marks=FULL_ONLY) for kind in ("", "edges")), "sketch"]
+)
 def test_pages_of_little(page: Page, tmp_path: Path, attention: str) -> None:
     trace, _ = stored_trace(tmp_path, attention)
     page.open(write_page(tmp_path / "a.html", trace, Selection(PANELS, [0, 1])))
@@ -309,6 +314,7 @@ def test_states_of_the_answer_and_layers_of_the_model(page: Page, tmp_path: Path
     assert titles == ["layer 0", "layer 15"]
 
 
+@full_only
 def test_states_of_the_last_token_alone(page: Page, tmp_path: Path) -> None:
     states = [np.full((1, 4), 10.0**layer, np.float16) for layer in range(LAYERS)]
     trace = raw_trace(tmp_path, hidden_states=states, prompt_length=None, token_logprobs=None)
