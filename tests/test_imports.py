@@ -30,7 +30,7 @@ ALLOWED: dict[str, set[str]] = {
     "loader": {"stream", "slabs", "shards"},
     "pack": {"images", "traces", "shards"},
     "llm": {"traces", "shards"},
-    "view": {"traces", "stream", "detect", "shards"},
+    "view": {"traces", "stream", "detect", "shards", "images"},
     "train": {"loader", "detect", "shards"},
     "jobs": {"llm", "pack", "train", "detect", "view", "shards", "traces", "images"},
     "demo": {"train", "traces", "jobs"},

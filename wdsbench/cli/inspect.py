@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from wdsbench.cli.terminal import bar, print_json, print_table, say, say_rest, size_text, stderr
+from wdsbench.cli.terminal import (
+    IMAGE_CLASSES,
+    TRACE_CLASSES,
+    bar,
+    print_json,
+    print_table,
+    say,
+    say_rest,
+    size_text,
+    stderr,
+)
 from wdsbench.jobs.verify import InspectJob, inspect
 from wdsbench.jobs.view import ViewJob, view
 
@@ -24,6 +34,8 @@ def inspect_command(options: InspectJob, as_json: bool) -> None:
         return
     show = {
         "dataset": _show_dataset,
+        "image dataset": _show_dataset,
+        "images": _show_image_files,
         "sample": _show_sample,
         "raw": _show_raw,
         "raw sample": _show_raw_sample,
@@ -33,14 +45,18 @@ def inspect_command(options: InspectJob, as_json: bool) -> None:
 
 def _show_dataset(found: dict[str, Any]) -> None:
     shards, total = found["shards"], found["bytes"]
+    of_images = found["kind"] == "image dataset"
     say(
-        f"{found['source']}: {found['samples']} samples of {found['questions']} questions,"
-        f" {size_text(total)} in {len(shards)} shards"
+        f"{found['source']}: {found['samples']} {'patches' if of_images else 'samples'} of"
+        f" {found['questions']} {'images' if of_images else 'questions'}, {size_text(total)} in"
+        f" {len(shards)} shards"
     )
-    names = ("samples", "hallucinated", "right", "unlabelled")
-    _print_parts("splits", "split", found["splits"], names)
-    names = ("dtype", "shape", "samples", "note")
-    _print_parts("fields", "field", found["fields"], names)
+    words = IMAGE_CLASSES if of_images else TRACE_CLASSES
+    names = {"samples": "samples", words[0]: "hallucinated", words[1]: "right"}
+    rows = [{"split": name, **part} for name, part in found["splits"].items()]
+    _print_rows("splits", rows, {"split": "split", **names, "unlabelled": "unlabelled"})
+    columns = ("dtype", "shape", "samples", "note")
+    _print_parts("fields", "field", found["fields"], columns)
     print_table(
         "members",
         ("member", "samples", "size", "share"),
@@ -49,10 +65,15 @@ def _show_dataset(found: dict[str, Any]) -> None:
             for name, part in found["members"].items()
         ],
     )
-    _print_lengths(found)
-    _print_layers(found["layers"], f"layers (ranges of {found['range_samples']} random samples)")
-    columns = {"shard": "name", "samples": "samples", "size": "bytes"}
-    _print_rows("shards", shards[:_SHOWN], columns)
+    ranges = f"(ranges of {found['range_samples']} random samples)"
+    if of_images:
+        say(f"patches of {found['patch_size']} pixels, of {', '.join(found['dtypes'])} images")
+        numbers = {name: name for name in ("channel", "min", "max", "constant")}
+        _print_rows(f"channels {ranges}", found["channels"], numbers)
+    else:
+        _print_lengths(found)
+        _print_layers(found["layers"], f"layers {ranges}")
+    _print_rows("shards", shards[:_SHOWN], {"shard": "name", "samples": "samples", "size": "bytes"})
     say_rest(len(shards), _SHOWN, "shards")
     for name, part in (("labels", found["labels"]), *sorted(found["provenance"].items())):
         if part is not None and name != "inputs":
@@ -64,11 +85,31 @@ def _show_sample(found: dict[str, Any]) -> None:
         f"{found['key']}: question {found['question_id']}, trace {found['trace']}, of split"
         f" {found['split']}, in {found['shard']}"
     )
-    _say_trace(found)
+    if found["image"] is None:
+        _say_trace(found)
+    else:
+        _say_patch(found)
     members = [{**part, "dtype": part["dtype"] or "json"} for part in found["members"]]
     columns = {"member": "name", "dtype": "dtype", "shape": "shape", "size": "bytes"}
     _print_rows("members", members, {**columns, "at byte": "offset_bytes"})
     _print_tokens(found)
+
+
+def _say_patch(found: dict[str, Any]) -> None:
+    image, names = found["image"], {None: "unknown", 0.0: "normal (0)", 1.0: "anomalous (1)"}
+    say(f"  label {names.get(found['label'], found['label'])}")
+    for name in ("dtype", "height", "width", "window", "channels", "range", "geo"):
+        if name in image:
+            say(f"  {name}: {image[name]}")
+
+
+def _show_image_files(found: dict[str, Any]) -> None:
+    files = found["files"]
+    say(f"{found['source']}: {len(files)} images")
+    names = ("image", "dtype", "height", "width", "channels", "alpha", "problem")
+    columns = {name: name for name in names} | {"size": "bytes"}
+    _print_rows("images", files[:_SHOWN], columns)
+    say_rest(len(files), _SHOWN, "images")
 
 
 def _show_raw(found: dict[str, Any]) -> None:

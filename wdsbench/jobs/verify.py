@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from wdsbench.cores import usable_cores
+from wdsbench.images.files import is_image
 from wdsbench.llm.options import ModelOptions
 from wdsbench.options import option, part_of
 from wdsbench.progress import Progress, no_progress
@@ -29,7 +30,10 @@ _SOURCES = "Folder of a data set, tar files, or raw traces (paths or quoted patt
 class InspectJob:
     """Options of :func:`inspect`."""
 
-    sources: tuple[str, ...] = option(help=_SOURCES, argument=True)
+    sources: tuple[str, ...] = option(
+        help="Folder of a data set, tar files, raw traces or images (paths or quoted patterns).",
+        argument=True,
+    )
     sample: str | None = option(None, "Show one sample: its member key or question id.")
     ranges: int = option(16, "For a data set: random samples whose value ranges are measured.")
     seed: int = option(0, "Seed of the choice of these samples.")
@@ -42,16 +46,21 @@ class InspectJob:
 def inspect(job: InspectJob, *, progress: Progress = no_progress) -> dict[str, Any]:
     """Return keys, shapes, dtypes, sizes, ranges, token counts and classes as JSON values.
 
-    The key ``kind`` is ``dataset``, ``sample``, ``raw`` or ``raw sample``.
+    The key ``kind`` is ``dataset``, ``image dataset``, ``sample``, ``raw``, ``raw sample`` or
+    ``images``.
 
     Raises:
-        ShardError, TraceError: The data cannot be read.
+        ShardError, TraceError, ImageError: The data cannot be read.
         ValueError: There is no such sample.
     """
     from wdsbench.view import inspect as view
     from wdsbench.view import inspect_raw as raw_view
 
     sources = list(job.sources)
+    if _names_images(sources):
+        from wdsbench.view.inspect_images import inspect_image_files
+
+        return inspect_image_files(sources, progress=progress)
     if not _names_shards(sources):
         if job.sample is not None:
             return raw_view.inspect_raw_sample(sources, job.sample)
@@ -173,6 +182,15 @@ def _names_shards(sources: Sequence[str]) -> bool:
     if all(kinds) and len(kinds) > 1 and any(map(_is_dataset, sources)):
         raise ValueError(f"{', '.join(sources)}: pass one data set at a time.")
     return all(kinds)
+
+
+def _names_images(sources: Sequence[str]) -> bool:
+    """Return True if every source is an image, a pattern of images, or a folder that holds one."""
+    return all(
+        is_image(Path(source)) or any(map(is_image, Path(source).rglob("*")))
+        for source in sources
+        if not _is_dataset(source)
+    ) and not any(map(_is_dataset, sources))
 
 
 def _open_sources(sources: Sequence[str]) -> DatasetIndex:

@@ -16,6 +16,7 @@ from wdsbench.records import SPLITS
 from wdsbench.shards.format.kinds import member_names
 from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.shards.read.sample import StoredSample
+from wdsbench.view.inspect_images import patch_facts
 from wdsbench.view.shapes import Ranges, numbered_layers, spread, token_rows
 
 #: Samples of a data set whose states are read for the ranges.
@@ -31,9 +32,13 @@ def inspect_dataset(
     """
     columns, file = index.columns, index.file
     prompt = columns["prompt_length"].astype(np.int64)
-    rows = np.random.default_rng(seed).permutation(len(index))[:range_samples]
+    rows = np.sort(np.random.default_rng(seed).permutation(len(index))[:range_samples])
+    facts = _dataset_facts(index, source)
+    if index.tensor.name == "image":
+        found = {"range_samples": len(rows), **patch_facts(index, rows)}
+        return {**facts, "kind": "image dataset", **found}
     ranges = Ranges()
-    for row in np.sort(rows).tolist():
+    for row in rows.tolist():
         ranges.add(np.asarray(StoredSample(index, row).states(), np.float32))
     layers = ranges.as_json()
     for number, entry in enumerate(file.layers):
@@ -41,7 +46,22 @@ def inspect_dataset(
             layers.append({"layer": number})
         layers[number].update(entry.model_dump())
     return {
+        **facts,
         "kind": "dataset",
+        "layers": numbered_layers(layers, index.model_layers),
+        "range_samples": len(rows),
+        "tokens": spread(columns["tokens"]),
+        "state_tokens": spread(columns["state_tokens"]),
+        "prompt_tokens": spread(prompt[prompt >= 0]),
+        "answer_tokens": spread((columns["tokens"] - prompt)[prompt >= 0]),
+        "unknown_prompts": int((prompt < 0).sum()),
+    }
+
+
+def _dataset_facts(index: DatasetIndex, source: str) -> dict[str, Any]:
+    """Return what the index says about traces and images alike."""
+    file = index.file
+    return {
         "source": source,
         "samples": len(index),
         "questions": len(set(index.question_ids(np.arange(len(index))))),
@@ -58,13 +78,6 @@ def inspect_dataset(
         "splits": {name: entry.model_dump() for name, entry in file.splits.items()},
         "fields": {name: entry.model_dump() for name, entry in file.fields.items()},
         "members": _member_totals(index),
-        "layers": numbered_layers(layers, index.model_layers),
-        "range_samples": len(rows),
-        "tokens": spread(columns["tokens"]),
-        "state_tokens": spread(columns["state_tokens"]),
-        "prompt_tokens": spread(prompt[prompt >= 0]),
-        "answer_tokens": spread((columns["tokens"] - prompt)[prompt >= 0]),
-        "unknown_prompts": int((prompt < 0).sum()),
         "labels": None if file.labels is None else file.labels.model_dump(),
         "provenance": file.provenance.model_dump(mode="json"),
     }
@@ -96,6 +109,7 @@ def inspect_sample(index: DatasetIndex, wanted: str) -> dict[str, Any]:
             meta.get("token_logprobs"),
         ),
         "members": [_member(sample, name) for name in member_names() if sample.has_member(name)],
+        "image": meta.get("image"),
         "provenance": meta.get("provenance"),
     }
 
