@@ -1,7 +1,7 @@
 """Processes for commands and scripts that need no interpreter of their own.
 
 An interpreter that has imported what training needs takes four seconds of a core before it does
-anything. One of them, a server, is started per test process; it does nothing but fork, so that a
+anything. One of them, a server, is started per test run; it does nothing but fork, so that a
 command costs what it does. What must hold in a fresh interpreter is tested in one.
 
     test ── words, environment, descriptors ──▶ server ── fork ──▶ waiter ── fork ──▶ command
@@ -13,6 +13,7 @@ The server has no threads when it forks, and OpenMP and BLAS use one in its chil
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import gc
 import importlib
@@ -26,6 +27,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import traceback
 import warnings
 from collections.abc import Sequence
@@ -125,29 +127,30 @@ def start_file(path: Path, *arguments: object, **environment: str) -> Forked:
 
 @functools.cache
 def _server() -> socket.socket:
-    """Return the way to the server, started at the first call; it ends with this process."""
-    ours, theirs = socket.socketpair()
-    process = subprocess.Popen(
-        [sys.executable, "-P", str(Path(__file__)), str(theirs.fileno())],
-        pass_fds=[theirs.fileno()],
-        stdin=subprocess.DEVNULL,
-        env={**os.environ, **ONE_THREAD},
-    )
-    theirs.close()
-
-    def end() -> None:
-        ours.close()
+    """Return the way to the server, which the first test process of a run starts."""
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
+    path = str(Path(tempfile.gettempdir()) / f"wdsbench-forks-{run}")
+    with socket.socket(socket.AF_UNIX) as listening, contextlib.suppress(FileExistsError, OSError):
+        listening.bind(path)  # fails where another process was first
+        listening.listen()
+        process = subprocess.Popen(
+            [sys.executable, "-P", str(Path(__file__)), str(listening.fileno()), path],
+            pass_fds=[listening.fileno()],
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, **ONE_THREAD},
+        )
+        atexit.register(process.poll)  # it outlives this process if another one still asks
+    ours = socket.socket(socket.AF_UNIX)
+    for _ in range(100):
         try:
-            process.wait(timeout=10)
-        except subprocess.TimeoutExpired:  # a process that was forked from this one lives on
-            process.kill()
-            process.wait()
-
-    atexit.register(end)
-    return ours
+            ours.connect(path)
+            return ours
+        except ConnectionRefusedError:  # bound, but it does not listen yet
+            time.sleep(0.05)
+    raise AssertionError("the server of forks does not answer")
 
 
-def _serve(door: socket.socket) -> None:
+def _serve(listening: socket.socket) -> None:
     """Fork for every request, until nobody can ask any more."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torch-geometric, which are no tests' matter
@@ -155,18 +158,26 @@ def _serve(door: socket.socket) -> None:
             importlib.import_module(name)
     gc.collect()
     gc.freeze()  # a collection in a child would otherwise write to, and so copy, every page
+    doors = [listening.accept()[0]]
     waiters: list[int] = []
-    while True:
-        message, files, _, _ = socket.recv_fds(door, 1 << 20, 3)
-        waiters = [pid for pid in waiters if os.waitpid(pid, os.WNOHANG) == (0, 0)]
-        if not message:
-            return
-        waiters.append(os.fork())
-        if waiters[-1] == 0:
-            door.close()
-            _wait_for(json.loads(message), *files)
-        for file in files:
-            os.close(file)
+    while doors:
+        for door in select.select([listening, *doors], [], [])[0]:
+            if door is listening:
+                doors.append(listening.accept()[0])
+                continue
+            message, files, _, _ = socket.recv_fds(door, 1 << 20, 3)
+            waiters = [pid for pid in waiters if os.waitpid(pid, os.WNOHANG) == (0, 0)]
+            if not message:
+                doors.remove(door)
+                door.close()
+                continue
+            waiters.append(os.fork())
+            if waiters[-1] == 0:
+                for other in (listening, *doors):
+                    other.close()
+                _wait_for(json.loads(message), *files)
+            for file in files:
+                os.close(file)
 
 
 def _wait_for(request: dict[str, Any], told: int, out: int, err: int) -> NoReturn:
@@ -230,5 +241,8 @@ def _run(request: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    with socket.socket(fileno=int(sys.argv[1])) as listening:
-        _serve(listening)
+    with socket.socket(fileno=int(sys.argv[1])) as door:
+        try:
+            _serve(door)
+        finally:
+            os.unlink(sys.argv[2])  # noqa: PTH108
