@@ -10,6 +10,6 @@ from trials import FULL
 def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Write no figures; `test_plots.py` and the runs of `make test-faults` draw them."""
     if not FULL:
-        for plot in ("output.plot_roc", "output.plot_reliability", "output.plot_training"):
-            monkeypatch.setattr(f"wdsbench.train.{plot}", lambda *_, **__: None)
+        for plot in ("plot_errors", "plot_roc", "plot_reliability", "plot_training"):
+            monkeypatch.setattr(f"wdsbench.train.output.{plot}", lambda *_, **__: None)
         monkeypatch.setattr("wdsbench.train.means.plot_roc", lambda *_, **__: None)

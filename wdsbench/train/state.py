@@ -133,7 +133,7 @@ NO_SAVER = StateSaver()
 def save_state(state: FitState, folder: Path) -> None:
     """Write ``state`` into ``folder`` in place of an older one."""
     tensors = {
-        f"{group}/{name}": tensor.detach().cpu().contiguous().clone()
+        f"{group}/{name}": _whole(tensor)
         for group in _GROUPS
         for name, tensor in getattr(state, group).items()
     }
@@ -149,6 +149,14 @@ def save_state(state: FitState, folder: Path) -> None:
     }
     write_json(folder / STATE_NAME, value)
     remove_versions(folder, _TENSORS_GLOB, but=tensors_name)
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    """Return a tensor on the CPU that fills its storage, as safetensors requires; a copy only where
+    it does not: the tensors of a large detector are four times its weights.
+    """
+    tensor = tensor.detach().cpu().contiguous()
+    return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()
 
 
 def load_state(folder: Path) -> FitState | None:

