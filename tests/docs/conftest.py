@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from forks import start_code
+from image_files import random_pixels, write_tiff
 
 import wdsbench.demo
 
@@ -29,6 +30,7 @@ for line in (
     " --max-new-tokens 8",
     "score --traces 'more_traces/*.pkl*' --questions more_questions.jsonl --out more_scores.csv",
     "train shards/ --detector lstm --epochs 1 --out runs/lstm",
+    "pack --images scenes/ --out tiles/ --patch-size 32 --tile",
 ):
     try:
         main(shlex.split(line))
@@ -40,13 +42,16 @@ for line in (
 
 @pytest.fixture(scope="session")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with a model, questions, raw traces, scores, a data set and a run."""
+    """Return a folder with a model, questions, traces, scores, a data set, a run and images."""
     folder = tmp_path_factory.mktemp("documentation")
     (folder / "my-model").symlink_to(DEMO / "model")
     with gzip.open(DEMO / "questions.jsonl.gz", "rt", encoding="utf-8") as file:
         for name, count in (("questions", QUESTIONS), ("more_questions", MORE_QUESTIONS)):
             lines = [next(file) for _ in range(count)]
             (folder / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
+    for number in range(12):
+        name = f"scenes/{'crack' if number % 3 == 1 else 'normal'}/{number}.tif"
+        write_tiff(folder / name, random_pixels(60, 80, seed=number), compression="deflate")
     process = start_code(PREPARE, folder)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, out + err

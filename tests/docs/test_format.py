@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 from builders import HEADS, make_dataset, make_raw, write_pickle
 from docs.reader import Dataset, tar_placements
+from image_files import random_pixels, write_tiff
 from images import make_patches
 
 from wdsbench import TraceLoader
 from wdsbench.errors import ShardError
 from wdsbench.pack import PackOptions, pack
+from wdsbench.pack.image_samples import ImageOptions
+from wdsbench.pack.images import pack_images
 from wdsbench.shards.format.kinds import KINDS, member_names
 from wdsbench.shards.format.names import make_key, split_of_question
 from wdsbench.shards.read.index import DatasetIndex
@@ -74,6 +77,30 @@ def test_the_reader_reads_what_wdsbench_reads(folder: Path) -> None:
             assert batch.meta[i] == read[key].meta
             scaled += bool(batch.hidden[i].abs().max() > 65504)
     assert scaled > 0
+
+
+def test_the_reader_reads_packed_images(tmp_path: Path) -> None:
+    made = {f"{n}.tif": random_pixels(40, 50, dtype="int16", seed=n) for n in range(5)}
+    for name, pixels in made.items():
+        write_tiff(tmp_path / "in" / name, pixels, compression="zstd")
+    options = ImageOptions(patch_size=16, tile=True, stride=12, value_range="channel")
+    pack_images(str(tmp_path / "in"), tmp_path / "shards", options)
+    dataset = Dataset(tmp_path / "shards")
+    assert {sample.question_id for sample in dataset} == set(made)
+    for sample in dataset:
+        pixels, image = made[sample.question_id], sample.meta["image"]
+        y, x, height, width = image["window"]
+        part = np.moveaxis(pixels[y : y + height, x : x + width], -1, 0).astype(np.float64)
+        low, high = np.array(image["range"], float).T[:, :, None, None]
+        assert np.array_equal(low[:, 0, 0], pixels.min(axis=(0, 1)))
+        stored = sample.arrays["image"].astype(np.float64)
+        first, last = sample.arrays["image_range"].T[:, :, None, None]
+        found = (stored - first) / (last - first)
+        np.testing.assert_allclose(found, (part - low) / (high - low), atol=1e-6)
+        assert (image["dtype"], image["height"], image["width"]) == ("int16", 40, 50)
+        assert split_of_question(sample.question_id) == sample.split
+    for shard in dataset.shards:
+        tar_placements(tmp_path / "shards" / shard["url"])
 
 
 @pytest.mark.parametrize("dtype", ["|u1", "<f2"])
