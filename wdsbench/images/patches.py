@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -104,6 +105,7 @@ def _starts(size: int, pixels: int, stride: int) -> list[int]:
     return starts if starts[-1] + pixels == size else [*starts, size - pixels]
 
 
+@functools.lru_cache(64)
 def _neighbours(
     size: int, pixels: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:

@@ -185,9 +185,13 @@ class TiffImage(ImageSource):
             part = rows[first : first + step]
             needed, places = np.unique(part, return_inverse=True)
             block = np.empty((len(needed), self.width, depth), stored)
-            breaks = np.flatnonzero(np.diff(needed) > 1) + 1
-            for low, high in pairwise([0, *breaks.tolist(), len(needed)]):
-                self._read_bytes(block[low:high], start + int(needed[low]) * row_bytes)
+            view, descriptor = block.reshape(-1).view(np.uint8).data, self._file.filehandle.fileno()
+            breaks = (np.flatnonzero(np.diff(needed) > 1) + 1) * row_bytes
+            offsets = start + needed * row_bytes
+            for low, high in pairwise([0, *breaks.tolist(), len(view)]):
+                size = os.preadv(descriptor, [view[low:high]], int(offsets[low // row_bytes]))
+                if size < high - low:
+                    raise self._cut()
             found = cut(block, places, columns)
             out[first : first + step] = found if samples is None else found[..., samples]
 
@@ -199,8 +203,11 @@ class TiffImage(ImageSource):
         while done < len(view):  # one call reads less than 2 GB
             count = os.preadv(self._file.filehandle.fileno(), [view[done:]], offset + done)
             if count == 0:
-                raise self.error("was cut while it was read; pack it again when it is whole")
+                raise self._cut()
             done += count
+
+    def _cut(self) -> ImageError:
+        return self.error("was cut while it was read; pack it again when it is whole")
 
     def _segment(self, page: TiffPage, number: int) -> NDArray[Any]:
         """Return a decoded segment ``[rows, columns, samples]``; it may be larger than its part."""

@@ -17,7 +17,7 @@ import xxhash
 from builders import Packed
 
 from wdsbench.errors import PackError
-from wdsbench.shards.format.tar import MEMBER_LIMIT_BYTES, TarWriter
+from wdsbench.shards.format.tar import MEMBER_LIMIT_BYTES, TarWriter, ustar_header
 from wdsbench.shards.read.index import DatasetIndex
 
 
@@ -124,3 +124,16 @@ def test_a_member_of_eight_gibibytes_is_refused() -> None:
     with pytest.raises(PackError, match=r"a tar member ends below 8589934592 \(8 GiB\)"):
         writer.add("big.npy", [piece] * (MEMBER_LIMIT_BYTES // 2**20))
     assert writer.size_bytes == 0
+
+
+@pytest.mark.parametrize("name", ["a.npy", "x" * 100, "", "é.json"])
+@pytest.mark.parametrize("size", [0, 7, 511, 8**11 - 1])
+def test_headers_are_those_of_tarfile(name: str, size: int) -> None:
+    info = tarfile.TarInfo(name)
+    info.size = size
+    assert ustar_header(name, size) == info.tobuf(tarfile.USTAR_FORMAT)
+
+
+def test_a_name_that_does_not_fit() -> None:
+    with pytest.raises(ValueError, match="has 101 bytes; must have at most 100"):
+        ustar_header("x" * 101, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import math
@@ -19,9 +20,16 @@ def npy_pieces(array: NDArray[Any]) -> Pieces:
     """Return header (padded to 64 bytes, NEP 1) and bytes of a C-contiguous array, uncopied."""
     if not array.flags.c_contiguous:
         raise ValueError("array: must be C-contiguous")
+    return [_npy_header(array.dtype, array.shape), array.reshape(-1).view(np.uint8)]
+
+
+@functools.lru_cache(1024)
+def _npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
     header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(array))
-    return [header.getvalue(), array.reshape(-1).view(np.uint8)]
+    descr = np.lib.format.dtype_to_descr(dtype)
+    values = {"descr": descr, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(header, values)
+    return header.getvalue()
 
 
 def edge_members(kind: str, edges: EdgeLists, tokens: int) -> dict[str, Pieces]:

@@ -12,7 +12,7 @@ import tarfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 import numpy as np
 import xxhash
@@ -48,6 +48,23 @@ def hash_file(path: Path) -> str:
         return hashlib.file_digest(file, xxhash.xxh3_64).hexdigest()
 
 
+#: The header of a file without name and size; its fields are at 0 (name), 124 (size) and 148
+#: (checksum: the sum of all bytes with spaces in its own place).
+_EMPTY: Final = tarfile.TarInfo("").tobuf(tarfile.USTAR_FORMAT)
+_EMPTY_SUM: Final = sum(_EMPTY[100:124]) + sum(_EMPTY[136:148]) + sum(_EMPTY[156:]) + 8 * ord(" ")
+
+
+def ustar_header(name: str, size: int) -> bytes:
+    """Return the header that `tarfile` makes of a name of up to 100 bytes, ten times as fast."""
+    encoded = name.encode("utf-8", "surrogateescape")
+    if len(encoded) > 100:
+        raise ValueError(f"member name {name!r} has {len(encoded)} bytes; must have at most 100")
+    octal = b"%011o\0" % size
+    checksum = b"%06o\0 " % (_EMPTY_SUM + sum(encoded) + sum(octal))
+    parts = (encoded.ljust(100, b"\0"), _EMPTY[100:124], octal, _EMPTY[136:148], checksum)
+    return b"".join((*parts, _EMPTY[156:]))
+
+
 class TarWriter:
     """Appends members to an open file and counts the bytes."""
 
@@ -65,9 +82,7 @@ class TarWriter:
                 f"member {name}: {size} bytes; a tar member ends below {MEMBER_LIMIT_BYTES}"
                 " (8 GiB); keep fewer layers or tokens, or cut the trace"
             )
-        info = tarfile.TarInfo(name)
-        info.size = size
-        self._write(info.tobuf(tarfile.USTAR_FORMAT))
+        self._write(ustar_header(name, size))
         offset = self.size_bytes
         digest = xxhash.xxh3_64()
         for view in views:
