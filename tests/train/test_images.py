@@ -15,12 +15,15 @@ import pytest
 from images import Patches, make_patches, make_scenes
 from rich.console import Console
 from scripts import run_ranks
+from train.planted import make_samples, store
 from trials import full_only
 
 from wdsbench import TraceLoader, jobs
+from wdsbench.detect.registry import DetectorShape, detector_spec
 from wdsbench.errors import DetectorError, StoppedError
-from wdsbench.train.checkpoint import load_detector
+from wdsbench.train.checkpoint import load_detector, save_detector
 from wdsbench.train.config import PredictOptions, TrainConfig, TrainOptions
+from wdsbench.train.fitted import FittedDetector
 from wdsbench.train.predict import Predictions, predict
 from wdsbench.train.report import print_results
 from wdsbench.train.results import Results, load_results
@@ -59,7 +62,7 @@ def done(scenes: Patches, tmp_path_factory: pytest.TempPathFactory) -> tuple[Res
     out = tmp_path_factory.mktemp("run")
     with pytest.MonkeyPatch.context() as patch:
         for plot in ("plot_roc", "plot_errors", "plot_training"):
-            patch.setattr(f"wdsbench.train.output.{plot}", lambda *_: None)
+            patch.setattr(f"wdsbench.train.output.{plot}", lambda *_, **__: None)
         return train(scenes.folder, BOTH, out, QUICK), out
 
 
@@ -280,6 +283,31 @@ def test_checkpoints_are_refused_for_other_data(done: tuple[Results, Path], tmp_
         other = make_scenes(tmp_path / str(sizes), samples=30, **{"channels": 2, **sizes})
         with pytest.raises(DetectorError, match=words):
             predicted(other.folder, out, "autoencoder", "train")
+
+
+def test_traces_and_images_are_not_mixed(
+    done: tuple[Results, Path], scenes: Patches, tmp_path: Path
+) -> None:
+    traces = store(make_samples(40, signal=1.0, seed=1)).folder
+    with pytest.raises(DetectorError, match=r"not every sample has image\.npy, pack images with"):
+        predicted(traces, done[1], "pca", "test")
+    shape, spec = DetectorShape(2, 16, hidden=4), detector_spec("lstm")
+    assert spec.build is not None
+    save_detector(FittedDetector(spec, shape, spec.build(shape)), tmp_path)
+    with pytest.raises(DetectorError, match="it scores traces; pack raw traces"):
+        predict(tmp_path, scenes.folder, PredictOptions(device="cpu", threads=1))
+
+
+def test_channels_are_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wdsbench.train.output.plot_errors", lambda *_, **__: None)
+    made = make_scenes(tmp_path / "data", samples=60, channels=3, labels=False)
+    train(made.folder, ("pca",), tmp_path / "out", replace(QUICK, layers=(0, 2)))
+    found = predicted(made.folder, tmp_path / "out", "pca", "test")
+    assert found.detector.shape is not None
+    assert found.detector.shape.num_layers == 2
+    other = make_scenes(tmp_path / "other", samples=60, channels=2, labels=False)
+    with pytest.raises(DetectorError, match="channels are 2, the detector was trained on 3"):
+        predicted(other.folder, tmp_path / "out", "pca", "test")
 
 
 def test_a_split_of_anomalies_only_is_refused(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def _sentence(summary: dict[str, object], *, images: bool) -> str:
         text += f", {summary['hallucinated']} {found}"
     auroc = summary["auroc"]
     if isinstance(auroc, float):
-        classes = ("of label 1", "of label 0") if images else ("hallucinated", "right")
+        classes = ("anomalous", "normal") if images else ("hallucinated", "right")
         text += f"; AUROC {auroc:.3f} ({summary['n_pos']} {classes[0]}, {summary['n_neg']}"
         text += f" {classes[1]})"
         if summary["split"] == "all":

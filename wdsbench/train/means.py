@@ -104,7 +104,7 @@ def write_means(runs: dict[int, Results], folder: Path, config: TrainConfig) -> 
         if result.auroc is not None and result.auroc_interval is not None
     ]
     if curves:
-        plot_roc(folder / ROC_NAME, labels, curves)
+        plot_roc(folder / ROC_NAME, labels, curves, images=results.images)
     write_json(folder / RESULTS_NAME, results.as_json())
     return results
 

@@ -133,7 +133,7 @@ def write_run(
         if result.auroc is not None and result.auroc_interval is not None
     ]
     if curves:
-        plot_roc(folder / ROC_NAME, test.known_labels, curves)
+        plot_roc(folder / ROC_NAME, test.known_labels, curves, images=results.images)
     reliability = reliability_curves(outcomes, results.detectors, examples)
     if reliability:
         plot_reliability(folder / RELIABILITY_NAME, reliability)

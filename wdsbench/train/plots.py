@@ -83,8 +83,12 @@ class ReliabilityCurve:
     temperature: float
 
 
-def plot_roc(path: Path, labels: ArrayLike, curves: Sequence[RocCurve]) -> Path:
-    """Draw ROC curves over the same ``labels`` (``[n]`` of 0 and 1) and return ``path``."""
+def plot_roc(
+    path: Path, labels: ArrayLike, curves: Sequence[RocCurve], *, images: bool = False
+) -> Path:
+    """Draw ROC curves over the same ``labels`` (``[n]`` of 0 and 1, of traces or ``images``) and
+    return ``path``.
+    """
     truth = np.asarray(labels)
     figure, (axes,) = _figure(10.4, 6.4, columns=1)
     axes.plot([0, 1], [0, 1], color="0.7", linewidth=1, linestyle=(0, (4, 4)))
@@ -100,7 +104,8 @@ def plot_roc(path: Path, labels: ArrayLike, curves: Sequence[RocCurve]) -> Path:
     axes.set_xlabel("false positive rate")
     axes.set_ylabel("true positive rate")
     positives = int(np.count_nonzero(truth))
-    axes.set_title(f"Test split: {positives} hallucinated, {truth.size - positives} right")
+    ones, zeros = ("anomalous", "normal") if images else ("hallucinated", "right")
+    axes.set_title(f"Test split: {positives} {ones}, {truth.size - positives} {zeros}")
     _legend_beside(axes, "AUROC [bootstrap interval]")
     return _save(figure, path)
 
@@ -144,7 +149,7 @@ def plot_errors(path: Path, curves: Mapping[str, ErrorCurve]) -> Path:
     for axes, (name, curve) in zip(panels, curves.items(), strict=True):
         anomalous = curve.labels == 1
         parts = [curve.errors[~anomalous], curve.errors[anomalous]]
-        colours, names = (AFTER, BEFORE), ("without label 1", "label 1")
+        colours, names = (AFTER, BEFORE), ("normal or unknown", "anomalous")
         shown = 2 if anomalous.any() else 1
         axes.hist(parts[:shown], ERROR_BINS, stacked=True, color=colours[:shown])
         axes.axvline(curve.threshold, color="black", linewidth=1.2, linestyle="--")

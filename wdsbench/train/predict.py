@@ -11,7 +11,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -159,7 +159,9 @@ def write_predictions(predictions: Predictions, path: Path) -> None:
 def _score_split(
     fitted: FittedDetector, source: Source, split: str, progress: Progress
 ) -> list[Prediction]:
-    with source.batches(split, LoaderNeeds()) as batches:
+    # All layers: those of the detector may be missing, which `require_traces` explains.
+    whole = replace(source, config=replace(source.config, layers=None))
+    with whole.batches(split, LoaderNeeds()) as batches:
         index = batches.index
         require_members(index, fitted.needs)
         fitted.require_traces(StoredTraces.of(index))

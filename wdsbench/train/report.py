@@ -152,7 +152,7 @@ def markdown(results: Results) -> str:
     splits = results.dataset.get("splits", {})
     if splits:
         lines += ["## Samples", ""]
-        classes = "label 1 | label 0" if results.images else "hallucinated | right"
+        classes = "anomalous | normal" if results.images else "hallucinated | right"
         lines += [f"| split | {classes} | unlabelled |", "|---|---:|---:|---:|"]
         lines += [
             f"| {split} | {counts['n_pos']} | {counts['n_neg']} | {counts['n_unlabelled']} |"
@@ -161,8 +161,8 @@ def markdown(results: Results) -> str:
         note = "Unlabelled samples are scored but not included in the figures."
         if results.images:
             note = (
-                "Samples of label 1 are left out of fitting and of the threshold; unlabelled ones"
-                " are scored but not included in the figures that need labels."
+                "Anomalous samples (label 1) are left out of fitting and of the threshold;"
+                " unlabelled ones are scored but not included in the figures that need labels."
             )
         lines += ["", note, ""]
     return "\n".join(lines)
