@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import struct
 import zlib
 from collections.abc import Callable
@@ -36,6 +37,16 @@ def garbled(path: Path) -> Path:
     return path
 
 
+def without_offsets(path: Path) -> Path:
+    """Rename the tag StripOffsets, of which tifffile logs that it is missing."""
+    with tifffile.TiffFile(path) as file:
+        offset = file.pages[0].tags[273].offset
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(struct.pack("<H", 65_000))
+    return path
+
+
 def palette_tiff(folder: Path) -> Path:
     colours = np.zeros((3, 256), np.uint16)
     path = folder / "bad.tif"
@@ -53,11 +64,10 @@ def empty(folder: Path, name: str) -> Path:
     return folder / name
 
 
-def deep_png(folder: Path) -> Path:
-    """Write an RGB file of 16 bits, which Pillow cannot."""
-    rows = b"".join(b"\0" + bytes(6 * 4) for _ in range(4))
+def png(path: Path, header: tuple[int, ...], rows: bytes = b"") -> Path:
+    """Write a PNG file of any header: width, height, bits, type of colours and three zeros."""
     parts = (
-        (b"IHDR", struct.pack(">IIBBBBB", 4, 4, 16, 2, 0, 0, 0)),
+        (b"IHDR", struct.pack(">IIBBBBB", *header)),
         (b"IDAT", zlib.compress(rows)),
         (b"IEND", b""),
     )
@@ -65,8 +75,13 @@ def deep_png(folder: Path) -> Path:
         struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
         for kind, data in parts
     )
-    (folder / "bad.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(chunks))
-    return folder / "bad.png"
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(chunks))
+    return path
+
+
+def deep_png(folder: Path) -> Path:
+    """Write an RGB file of 16 bits, which Pillow cannot."""
+    return png(folder / "bad.png", (4, 4, 16, 2, 0, 0, 0), bytes(4 * (1 + 6 * 4)))
 
 
 def bomb(folder: Path) -> Path:
@@ -111,6 +126,7 @@ BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
         lambda folder: cut(tiff(folder, compression="deflate", rowsperstrip=5)),
         "truncated",
     ),
+    "no offsets": (lambda folder: without_offsets(tiff(folder)), "lists 0 of 1 strips or tiles"),
     "cut header": (lambda folder: cut(tiff(folder), 0.005), "copy or write it again"),
     "garbled": (
         lambda folder: garbled(tiff(folder, compression="deflate", rowsperstrip=5)),
@@ -124,6 +140,14 @@ BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
     "cut png": (lambda folder: cut(saved(folder, "bad.png", "RGB")), "cannot be read .*truncated"),
     "cut jpeg": (lambda folder: cut(saved(folder, "bad.jpg", "RGB")), "cannot be read .*truncated"),
     "deep png": (deep_png, "16 bits per channel.*convert it to TIFF"),
+    "bomb png": (
+        lambda folder: png(folder / "bad.png", (10_000, 10_000, 8, 2, 0, 0, 0)),
+        "declares 300 MB of pixels in .. bytes",
+    ),
+    "huge png": (
+        lambda folder: png(folder / "bad.png", (20_000, 20_000, 8, 2, 0, 0, 0)),
+        "exceeds limit .* tiled TIFF",
+    ),
     "palette": (palette_tiff, "palette; convert it"),
     "palette png": (lambda folder: saved(folder, "bad.png", "P"), "palette; convert it"),
     "bilevel png": (lambda folder: saved(folder, "bad.png", "1"), "mode 1; convert it"),
@@ -154,13 +178,20 @@ BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_file(name: str, tmp_path: Path) -> None:
+def test_bad_file(
+    name: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # as outside pytest
     make, message = BAD[name]
     path = make(tmp_path)
     with pytest.raises(ImageError, match=message) as caught, open_image(path) as source:
         source.read(source.chosen(None))
     assert caught.value.file == str(path)
     assert "\n" not in str(caught.value)
+    assert capsys.readouterr() == ("", "")
 
 
 def test_alpha_can_be_left_out(tmp_path: Path) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import tracemalloc
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import tifffile
 from image_files import random_pixels, write_tiff
 from numpy.typing import NDArray
 from PIL import Image
@@ -161,10 +163,24 @@ def test_a_large_image_is_read_by_bands(tmp_path: Path, monkeypatch: pytest.Monk
     assert [error.file for error in report.failures] == [str(tmp_path / "in/hole/2.tif")]
 
 
+def test_the_memory_is_that_of_a_band(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The decoded image has 7 MB, a row of its tiles 0.6 MB."""
+    pixels = np.zeros((1500, 1500, 3), np.uint8)
+    pixels[::7] = 3
+    options: dict[str, Any] = {"compression": "zstd", "tile": (128, 128)}
+    write_tiff(tmp_path / "in" / "a.tif", pixels, **options)
+    monkeypatch.setattr(patches.tile_bands, "__defaults__", (700_000,))
+    pack(tmp_path / "in", tmp_path / "warm")
+    tracemalloc.start()
+    report = pack(tmp_path / "in", tmp_path / "out", patch_size=128, tile=True)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert report.samples == 12 * 12
+    assert most < 3e6
+
+
 def damage(path: Path) -> Path:
     """Overwrite the data of the last strip."""
-    import tifffile
-
     with tifffile.TiffFile(path) as file:
         offset = file.pages[0].dataoffsets[-1]
     with path.open("r+b") as file:
@@ -191,11 +207,12 @@ def bad_images(folder: Path) -> dict[str, str]:
     }
 
 
-def test_bad_images_are_recorded(tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=FULL_ONLY)])
+def test_bad_images_are_recorded(workers: int, tmp_path: Path) -> None:
     for name in ("a.tif", "h.tif"):
         write_tiff(tmp_path / "in" / name, random_pixels())
     expected = bad_images(tmp_path / "in")
-    report = pack(tmp_path / "in", tmp_path / "out", tile=True, on_error="record")
+    report = pack(tmp_path / "in", tmp_path / "out", workers, tile=True, on_error="record")
     lines = (tmp_path / "out" / "failures.jsonl").read_text().splitlines()
     failures = {line["image"]: line["detail"] for line in map(json.loads, lines)}
     assert list(failures) == list(expected)

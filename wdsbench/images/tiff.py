@@ -6,6 +6,7 @@ beside the result. Uncompressed rows that lie one after the other are read witho
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from itertools import pairwise
@@ -15,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 from tifffile import COMPRESSION, PHOTOMETRIC, TiffFile, TiffPage
+from tifffile import logger as tifffile_logger
 
 from wdsbench.errors import ImageError, first_line
 from wdsbench.images.geo import GEO_TAGS
@@ -25,6 +27,8 @@ MAX_PAGES: Final = 64
 
 #: Uncompressed rows of which pixels are taken are read in blocks of this size.
 _BLOCK_BYTES: Final = 8_000_000
+
+_NO_OUTPUT: Final = logging.NullHandler()
 
 # TIFF 6.0: NewSubfileType bit 0 is a reduced image, bit 2 a mask; ExtraSamples 1 and 2 are alpha.
 _NOT_AN_IMAGE: Final = 0b101
@@ -38,6 +42,8 @@ class TiffImage(ImageSource):
         """Open a file; ImageError if it is damaged, or is of a kind that cannot be packed."""
         super().__init__(path)
         self._file: TiffFile | None = None
+        # What tifffile logs of damaged files would be printed beside the error.
+        tifffile_logger().addHandler(_NO_OUTPUT)
         try:
             self._file = TiffFile(path)
             self._pages = self._image_pages(self._file)

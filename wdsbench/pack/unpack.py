@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wdsbench.errors import PackError
-from wdsbench.files import write_whole
+from wdsbench.files import remove_if_empty, write_whole
 from wdsbench.progress import Progress, no_progress
 from wdsbench.shards.format.kinds import META, attention_kinds
 from wdsbench.shards.read.index import DatasetIndex
@@ -96,6 +96,8 @@ def unpack(
     except BaseException as error:
         for path in written:
             path.unlink(missing_ok=True)
+            for folder in path.relative_to(out).parents[:-1]:
+                remove_if_empty(out / folder)
         if isinstance(error, OSError):
             raise PackError(f"cannot write to {out}: {error.strerror}; nothing was kept") from error
         raise
