@@ -30,6 +30,7 @@ for line in (
     " --max-new-tokens 8",
     "score --traces 'more_traces/*.pkl*' --questions more_questions.jsonl --out more_scores.csv",
     "train shards/ --detector lstm --epochs 1 --out runs/lstm",
+    "pack --images scenes/ --out patches/ --patch-size 32",
     "pack --images scenes/ --out tiles/ --patch-size 32 --tile",
 ):
     try:
