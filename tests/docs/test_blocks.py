@@ -39,7 +39,7 @@ LAST_LINE = {
     "webdataset_pipeline": r"epoch 1: \d+ batches, \(16, 128\), first labels \[.*\]",
 }
 #: Why blocks are not run, and how many.
-NOT_RUN = {"network": 1, "slow": 3, "torchrun": 1}
+NOT_RUN = {"network": 1, "slow": 4, "torchrun": 1}
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,8 @@
 
 ``model/`` is a small Llama that ``tools/train_demo_model.py`` trained on an invented world; it
 hallucinates for the same reasons as large models. ``questions.jsonl.gz`` has questions about that
-world with reference answers. The demo takes a few minutes on two cores and needs no network.
+world with reference answers. With ``images`` the demo makes scenes with planted anomalies instead
+(module ``scenes``). Both take a few minutes on two cores and need no network.
 """
 
 from __future__ import annotations
@@ -20,4 +21,7 @@ class DemoOptions:
     out: Path = option(Path("wdsbench-demo"), "Folder for all files.")
     questions: int = option(3600, "Number of embedded questions to ask.")
     seed: int = option(0, "Seed of training.")
+    images: bool = option(
+        False, "Find planted anomalies in synthetic multispectral images, in place of traces."
+    )
     fresh: bool = option(False, "Repeat all stages, including finished ones.")

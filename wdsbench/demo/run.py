@@ -1,4 +1,4 @@
-"""The main job on the embedded model: extract, score, pack, train, view.
+"""The main job on the embedded model: extract, score, pack, train, view; or on images: pack, train.
 
 Each stage calls the function of a command, so this file also shows how they fit together. A stage
 is not repeated if its output is complete for the same settings: ``demo.json`` stores the settings
@@ -18,6 +18,7 @@ from typing import Any
 import wdsbench
 from wdsbench import jobs
 from wdsbench.demo import DemoOptions
+from wdsbench.demo.scenes import write_scenes
 from wdsbench.errors import PackError
 from wdsbench.files import atomic_file, write_whole
 from wdsbench.progress import Progress, no_progress
@@ -34,9 +35,15 @@ TRACES_NAME = "traces_data"
 SHARDS_NAME = "shards"
 RUNS_NAME = "runs"
 PAGE_NAME = "trace.html"
+SCENES_NAME = "scenes"
+LABELS_NAME = "labels.csv"
 
 #: The embedded model answers in one to three words and a full stop.
 MAX_NEW_TOKENS = 8
+
+#: Scenes, and pixels of a side of a scene and of a patch.
+SCENES, SCENE_PIXELS, PATCH_PIXELS = 32, 384, 32
+IMAGE_EPOCHS = 10
 
 _RUN_FILES = {
     "results.json": "all metrics of the run",
@@ -46,6 +53,7 @@ _RUN_FILES = {
     "roc.png": "ROC curves",
     "curves.png": "loss and AUROC over epochs",
     "reliability.png": "predicted probabilities against observed rates",
+    "errors.png": "reconstruction errors and the threshold",
     "checkpoints": "the detectors, for wdsbench predict",
 }
 
@@ -117,27 +125,82 @@ def run_demo(
     if options.fresh:
         (out / STATE_NAME).unlink(missing_ok=True)
     version = wdsbench.__version__
-    settings = {"questions": options.questions, "seed": options.seed, "wdsbench": version}
+    what = {"scenes": SCENES} if options.images else {"questions": options.questions}
+    settings = {**what, "seed": options.seed, "wdsbench": version}
     started = time.perf_counter()
     stages = _Stages(out, settings, say)
-    for name, outputs, work in _stages(options, progress):
+    of_demo = _image_stages if options.images else _trace_stages
+    for name, outputs, work in of_demo(options, progress):
         stages.run(name, outputs, work)
     say(f"all: {time.perf_counter() - started:.1f} s")
     run, top = out / RUNS_NAME / "demo", out / RESULTS_NAME
-    files = [
+    before = [
         (out / TRACES_NAME, "raw traces, as wdsbench extract writes them"),
         (out / SCORES_NAME, "the score of every answer"),
+    ]
+    after = [(out / PAGE_NAME, "one trace: attention, norms and a detector's scores, in a browser")]
+    if options.images:
+        before = [
+            (out / SCENES_NAME, "multispectral TIFF images, half of them with anomalies"),
+            (out / LABELS_NAME, "the label of every tile"),
+        ]
+        after = []
+    files = [
+        *before,
         (out / SHARDS_NAME, "the data set: tar shards and index"),
         *((path, _RUN_FILES[path.name]) for path in result_files(run)),
-        (out / PAGE_NAME, "one trace: attention, norms and a detector's scores, in a browser"),
+        *after,
         (top, "copy of the metrics"),
     ]
     return DemoOutcome(load_results(top), files)
 
 
-def _stages(
-    options: DemoOptions, progress: Progress
-) -> list[tuple[str, list[Path], Callable[[], str]]]:
+#: Name, outputs and work of a stage.
+_Stage = tuple[str, list[Path], Callable[[], str]]
+
+
+def _image_stages(options: DemoOptions, progress: Progress) -> list[_Stage]:
+    out = options.out
+    scenes, labels, shards = out / SCENES_NAME, out / LABELS_NAME, out / SHARDS_NAME
+    run, top = out / RUNS_NAME / "demo", out / RESULTS_NAME
+
+    def do_scenes() -> str:
+        write_scenes(scenes, labels, SCENES, SCENE_PIXELS, PATCH_PIXELS, options.seed)
+        return f"{SCENES} images"
+
+    def do_pack() -> str:
+        job = jobs.PackJob(
+            images=str(scenes),
+            out=shards,
+            labels=labels,
+            tile=True,
+            patch_size=PATCH_PIXELS,
+            value_range="channel",
+        )
+        report = jobs.pack(job, progress=progress)
+        return f"{report.samples} patches, {report.bytes_written / 1e6:.0f} MB of shards"
+
+    def do_train() -> str:
+        job = jobs.TrainJob(
+            shards=shards,
+            detectors=("all",),
+            out=run,
+            seed=options.seed,
+            epochs=IMAGE_EPOCHS,
+            batch_size=32,
+        )
+        results = jobs.train(job, progress=progress)
+        write_whole(top, (run / RESULTS_NAME).read_bytes())
+        return f"{len(results.detectors)} detectors"
+
+    return [
+        ("scenes", [scenes, labels], do_scenes),
+        ("pack", [shards], do_pack),
+        ("train", [run, top], do_train),
+    ]
+
+
+def _trace_stages(options: DemoOptions, progress: Progress) -> list[_Stage]:
     out = options.out
     traces, scores, shards = out / TRACES_NAME, out / SCORES_NAME, out / SHARDS_NAME
     run, top, page = out / RUNS_NAME / "demo", out / RESULTS_NAME, out / PAGE_NAME
