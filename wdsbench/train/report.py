@@ -173,7 +173,7 @@ def _image_columns(results: Results, seeds: _Columns) -> list[_Columns]:
     if all(result.auroc is None for result in results.detectors.values()):
         return [_ERRORS]
     vs_best = {"vs best": _DIFFERENCES["vs best"]}
-    return [_ERRORS, _AREA | seeds | _PRECISION | _DECISIONS | vs_best | _COUNTS]
+    return [_ERRORS, _AREA | seeds | _PRECISION | vs_best, _DECISIONS | _COUNTS]
 
 
 def verdict(results: Results) -> list[str]:
