@@ -98,6 +98,20 @@ def bomb(folder: Path) -> Path:
     return path
 
 
+def large_tile(path: Path) -> Path:
+    """Say that a tile has 60,000 x 60,000 pixels, most of them outside the image."""
+    with tifffile.TiffFile(path, mode="r+b") as file:
+        for code in (322, 323):
+            file.pages[0].tags[code].overwrite(60_000)
+    return path
+
+
+def without_rows(path: Path) -> Path:
+    with tifffile.TiffFile(path, mode="r+b") as file:
+        file.pages[0].tags[257].overwrite(0)
+    return path
+
+
 def nan(folder: Path) -> Path:
     pixels = random_pixels(dtype="float32")
     pixels[4, 5, 2] = np.nan
@@ -140,6 +154,11 @@ BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
     "cut png": (lambda folder: cut(saved(folder, "bad.png", "RGB")), "cannot be read .*truncated"),
     "cut jpeg": (lambda folder: cut(saved(folder, "bad.jpg", "RGB")), "cannot be read .*truncated"),
     "deep png": (deep_png, "16 bits per channel.*convert it to TIFF"),
+    "large tile": (
+        lambda folder: large_tile(tiff(folder, compression="deflate", tile=(16, 16))),
+        "declares 10800 MB of pixels",
+    ),
+    "no rows": (lambda folder: without_rows(tiff(folder)), "has 0 x 70 pixels"),
     "bomb png": (
         lambda folder: png(folder / "bad.png", (10_000, 10_000, 8, 2, 0, 0, 0)),
         "declares 300 MB of pixels in .. bytes",

@@ -114,18 +114,24 @@ class ImageSource(ABC):
     def _read(self, channels: Sequence[int], rows: Places, columns: Places) -> NDArray[Any]:
         """Return pixels as `read` does, not checked."""
 
-    def _check(self, dtype: str) -> None:
-        """Set the dtype; raise ImageError for one that cannot be packed, or for a bomb."""
+    def _check(self, dtype: str, part_pixels: int = 0) -> None:
+        """Set the dtype; raise ImageError for one that cannot be packed, for an image without
+        pixels, or for a bomb. ``part_pixels`` is what is decoded at once if it can be more than
+        the image.
+        """
         if dtype not in DTYPES:
             raise self.error(
                 f"its pixels are {dtype}, expected {', '.join(DTYPES[:-1])} or {DTYPES[-1]};"
                 " convert it"
             )
         self.dtype = np.dtype(dtype)
+        if not self.size_bytes:
+            raise self.error(f"has {self.height} x {self.width} pixels; write it again")
         stored = self.path.stat().st_size
-        if self.size_bytes > max(BOMB_BYTES, BOMB_RATIO * stored):
+        decoded = max(self.size_bytes, part_pixels * self.channels * self.dtype.itemsize)
+        if decoded > max(BOMB_BYTES, BOMB_RATIO * stored):
             raise self.error(
-                f"declares {self.size_bytes / 1e6:.0f} MB of pixels in {stored} bytes, more than"
+                f"declares {decoded / 1e6:.0f} MB of pixels in {stored} bytes, more than"
                 f" {BOMB_RATIO} times (a decompression bomb?); if it is genuine, store it without"
                 " compression"
             )

@@ -87,7 +87,8 @@ class TiffImage(ImageSource):
             extra = tuple(page.extrasamples)
             for place, kind in enumerate(extra, page.samplesperpixel - len(extra)):
                 self.alpha = place if int(kind) in _ALPHA else self.alpha
-        self._check(str(page.dtype))
+        largest = max(each.tilelength * each.tilewidth for each in self._pages)  # 0: strips
+        self._check(str(page.dtype), largest)
         end = self.path.stat().st_size
         for each in self._pages:
             self._check_places(each, end)
