@@ -223,7 +223,7 @@ def test_cancelled_anywhere_and_resumed_it_is_the_same(
     # Of 10 batches per epoch and 2 of validation, beside those that read the labels (13).
     steps = []
     for batches in (13 + 4, 13 + 10, 13 + 7, 13 + 25):
-        with pytest.raises(StoppedError, match="--resume"):
+        with pytest.raises(StoppedError, match=r"cancelled .*--resume"):
             run(resume=True, cancel=after(batches))
         state = load_state(tmp_path / "state" / "autoencoder")
         assert state is not None

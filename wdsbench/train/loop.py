@@ -298,6 +298,6 @@ class _Fit:
 
     def _stop(self) -> None:
         raise StoppedError(
-            f"stopped by a signal in epoch {self.progress.epoch}, after step {self.progress.step};"
-            " continue with --resume"
+            f"{self._saver.stop.what} in epoch {self.progress.epoch}, after step"
+            f" {self.progress.step}; continue with --resume"
         )

@@ -192,9 +192,7 @@ class _TrainRun:
                     not_available[spec.name] = str(error)
                 # An exception that a signal handler raises in a finaliser is lost.
                 if any(ranks.gather(stop.requested)):
-                    raise StoppedError(
-                        f"stopped by a signal after {spec.name}; continue with --resume"
-                    )
+                    raise StoppedError(f"{stop.what} after {spec.name}; continue with --resume")
         return outcomes, not_available
 
     def _require_states(self, index: DatasetIndex) -> None:

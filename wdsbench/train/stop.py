@@ -20,17 +20,18 @@ class StopRequest:
     """Records the first signal in ``requested``.
 
     ``deferred``: True if the block polls ``requested``; otherwise a signal ends it at once.
-    ``cancel`` is asked before every batch; True has the effect of a signal.
+    ``cancel`` is asked before every batch; True has the effect of a signal. ``what`` has happened.
     """
 
     requested: bool = False
     deferred: bool = True
     cancel: Callable[[], bool] | None = None
+    what: str = "stopped by a signal"
 
     def ask(self) -> None:
         """Call ``cancel``; raise StoppedError if it returns True and nothing is deferred."""
         if self.cancel is not None and not self.requested and self.cancel():
-            self.requested = True
+            self.requested, self.what = True, "cancelled"
             if not self.deferred:
                 raise StoppedError("cancelled; --resume continues from the last saved state")
 
