@@ -19,13 +19,19 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PackJob(ImageOptions, PackOptions):
-    """Options of :func:`pack`; those of traces and those of images exclude each other."""
+class _Sources:
+    """Sources of `pack`: the last base of `PackJob`, so that its help begins with them."""
 
     traces: tuple[str, ...] = option((), "Raw trace files: a path or a quoted pattern; repeatable.")
     images: str | None = option(
         None, "Images (TIFF, PNG, JPEG) in place of traces: a folder or a quoted pattern."
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackJob(ImageOptions, PackOptions, _Sources):
+    """Options of :func:`pack`; those of traces and those of images exclude each other."""
+
     out: Path = option(help="Folder of the data set.")
     scores: Path | None = option(
         None,
