@@ -31,11 +31,23 @@ ALLOWED: dict[str, set[str]] = {
     "pack": {"images", "traces", "shards"},
     "llm": {"traces", "shards"},
     "view": {"traces", "stream", "detect", "shards", "images"},
-    "train": {"loader", "detect", "shards"},
+    "train": {"loader", "detect", "images", "shards"},
     "jobs": {"llm", "pack", "train", "detect", "view", "shards", "traces", "images"},
     "demo": {"train", "traces", "jobs"},
     "bench": {"loader", "stream", "shards", "detect"},
-    "cli": {"bench", "demo", "jobs", "llm", "pack", "train", "detect", "view", "shards", "traces"},
+    "cli": {
+        "bench",
+        "demo",
+        "images",
+        "jobs",
+        "llm",
+        "pack",
+        "train",
+        "detect",
+        "view",
+        "shards",
+        "traces",
+    },
 }
 
 #: Rooms whose every module must import where torch is not installed.

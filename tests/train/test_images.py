@@ -109,7 +109,7 @@ def test_predictions_are_those_of_the_run(done: tuple[Results, Path], scenes: Pa
     with (out / "scores.csv").open(newline="") as file:
         expected = {row["key"]: float(row["pca"]) for row in csv.DictReader(file)}
     job = jobs.PredictJob(
-        checkpoint=out / "checkpoints" / "pca", shards=scenes.folder, out=out / "s.csv"
+        checkpoint=out / "checkpoints" / "pca", sources=(str(scenes.folder),), out=out / "s.csv"
     )
     found = jobs.predict(job)
     fitted = found.detector

@@ -55,7 +55,7 @@ def pack_command(options: PackJob, as_json: bool) -> None:
 
 
 def _show_images(report: ImagePackReport, options: PackJob, as_json: bool) -> None:
-    from wdsbench.pack.images import FAILURES_NAME
+    from wdsbench.images.files import FAILURES_NAME
 
     splits, shards = report.index.splits, report.index.shardlist
     if as_json:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from functools import partial
 
-from wdsbench.cli.terminal import bar, print_json, say, stderr, stdout
-from wdsbench.jobs.train import PredictJob, TrainJob, predict, train
+from wdsbench.cli.terminal import bar, print_json, say, say_notes, stderr, stdout
+from wdsbench.images.files import FAILURES_NAME
+from wdsbench.jobs.train import SCORES, PredictJob, TrainJob, predict, predict_images, train
 
 
 def train_command(options: TrainJob, as_json: bool) -> None:
@@ -35,14 +36,21 @@ def train_command(options: TrainJob, as_json: bool) -> None:
 def predict_command(options: PredictJob, as_json: bool) -> None:
     """Score a data set with a trained detector; write score, probability and decision of each.
 
+    Of image files (a detector of images): write an error map, a mask and an overlay of each, and
+    scores.csv, to a folder.
+
     Example: wdsbench predict runs/lstm/checkpoints/lstm other-shards/ --out scores.csv
     """
+    if options.of_images:
+        _predict_images(options, as_json)
+        return
+    out = options.out or SCORES
     predictions = predict(options, progress=bar)
     summary = {
         **predictions.summary(),
-        "shards": str(options.shards),
+        "shards": options.sources[0],
         "split": options.split,
-        "out": str(options.out),
+        "out": str(out),
     }
     if as_json:
         print_json(summary)
@@ -50,7 +58,19 @@ def predict_command(options: PredictJob, as_json: bool) -> None:
     say(_sentence(summary, images=predictions.detector.spec.reconstructs))
     if predictions.detector.threshold is None:
         say("the checkpoint of an unfinished training has no threshold; no decisions", stderr)
-    say(f"  {options.out}", stderr)
+    say(f"  {out}", stderr)
+
+
+def _predict_images(options: PredictJob, as_json: bool) -> None:
+    summary = predict_images(options, progress=bar).summary()
+    if as_json:
+        print_json({**summary, "out": str(options.out)})
+        return
+    say(
+        f"{summary['detector']}: {summary['images']} images, {summary['anomalous']} above the"
+        f" threshold -> {options.out}"
+    )
+    say_notes({f"images were left out; see {FAILURES_NAME}": summary["left_out"]})
 
 
 def _sentence(summary: dict[str, object], *, images: bool) -> str:

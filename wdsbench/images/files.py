@@ -11,6 +11,8 @@ from wdsbench.images.source import ImageSource
 
 TIFF_SUFFIXES: Final = (".tif", ".tiff")
 SUFFIXES: Final = (*TIFF_SUFFIXES, ".png", ".jpg", ".jpeg")
+#: Lists, in the folder of the results, the images that could not be used, one JSON object a line.
+FAILURES_NAME: Final = "failures.jsonl"
 
 
 def is_image(path: Path) -> bool:

@@ -8,7 +8,7 @@ that need them import them when they run.
 from wdsbench.jobs.extract import ExtractJob, ScoreJob, extract, score
 from wdsbench.jobs.pack import PackJob, RelabelJob, UnpackJob, pack, relabel, unpack
 from wdsbench.jobs.plan import PlanJob, plan
-from wdsbench.jobs.train import PredictJob, TrainJob, predict, train
+from wdsbench.jobs.train import PredictJob, TrainJob, predict, predict_images, train
 from wdsbench.jobs.verify import InspectJob, VerifyJob, inspect, verify
 from wdsbench.jobs.view import ViewJob, view
 
@@ -29,6 +29,7 @@ __all__ = [
     "pack",
     "plan",
     "predict",
+    "predict_images",
     "relabel",
     "score",
     "train",

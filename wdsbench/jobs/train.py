@@ -1,4 +1,4 @@
-"""Training of detectors on a data set, and scores of a data set by a trained one."""
+"""Training of detectors on a data set, and scores of a data set or of images by a trained one."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from wdsbench.jobs.verify import names_images
 from wdsbench.options import option, part_of
 from wdsbench.progress import Progress, no_progress
 from wdsbench.shards.read.open import open_index
@@ -15,8 +16,12 @@ from wdsbench.train.config import PredictOptions, TrainOptions
 
 if TYPE_CHECKING:
     from wdsbench.train.predict import Predictions
+    from wdsbench.train.predict_images import ImagePredictions
     from wdsbench.train.results import Results
     from wdsbench.train.trials import SearchResult
+
+#: File of the scores of a data set.
+SCORES = Path("scores.csv")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,10 +67,18 @@ def train(
 
 @dataclass(frozen=True, kw_only=True)
 class PredictJob(PredictOptions):
-    """Options of :func:`predict`."""
+    """Options of :func:`predict` and :func:`predict_images`."""
 
     checkpoint: Path = option(help="Folder of a detector, or of a run with one.", argument=True)
-    shards: Path = option(help="Folder of the data set.", argument=True)
+    sources: tuple[str, ...] = option(
+        help="Folder of a data set, or image files (paths, folders or quoted patterns).",
+        argument=True,
+    )
+
+    @property
+    def of_images(self) -> bool:
+        """True if the sources are image files."""
+        return names_images(self.sources)
 
 
 def predict(job: PredictJob, *, progress: Progress = no_progress) -> Predictions:
@@ -79,6 +92,36 @@ def predict(job: PredictJob, *, progress: Progress = no_progress) -> Predictions
     from wdsbench.train.predict import write_predictions
 
     options = part_of(PredictOptions, job)
-    predictions = predict_scores(job.checkpoint, job.shards, options, progress=progress)
-    write_predictions(predictions, job.out)
+    if len(job.sources) != 1:
+        raise ValueError(
+            f"{len(job.sources)} sources ({', '.join(job.sources)}); pass one data set, or images"
+        )
+    predictions = predict_scores(job.checkpoint, job.sources[0], options, progress=progress)
+    write_predictions(predictions, job.out or SCORES)
     return predictions
+
+
+def predict_images(
+    job: PredictJob,
+    *,
+    progress: Progress = no_progress,
+    cancel: Callable[[], bool] | None = None,
+) -> ImagePredictions:
+    """Write error maps, masks, overlays and scores of images to the folder ``job.out``.
+
+    ``cancel`` is called before every batch; True ends the run as a signal does.
+
+    Raises:
+        ValueError: An option is invalid, or an image lies in ``job.out``.
+        DetectorError: The checkpoint is damaged, or is not of a detector of images.
+        ImageError: An image cannot be used.
+        StoppedError: A signal or ``cancel`` stopped the run; complete images are written.
+    """
+    from wdsbench.train.predict_images import predict_images as write_maps
+
+    if job.out is None:
+        raise ValueError("--out is missing; give the folder to which maps and scores are written.")
+    options = part_of(PredictOptions, job)
+    return write_maps(
+        job.checkpoint, job.sources, job.out, options, progress=progress, cancel=cancel
+    )

@@ -57,7 +57,7 @@ def inspect(job: InspectJob, *, progress: Progress = no_progress) -> dict[str, A
     from wdsbench.view import inspect_raw as raw_view
 
     sources = list(job.sources)
-    if _names_images(sources):
+    if names_images(sources):
         from wdsbench.view.inspect_images import inspect_image_files
 
         return inspect_image_files(sources, progress=progress)
@@ -184,7 +184,7 @@ def _names_shards(sources: Sequence[str]) -> bool:
     return all(kinds)
 
 
-def _names_images(sources: Sequence[str]) -> bool:
+def names_images(sources: Sequence[str]) -> bool:
     """Return True if every source is an image, a pattern of images, or a folder that holds one."""
     return all(
         is_image(Path(source)) or any(map(is_image, Path(source).rglob("*")))

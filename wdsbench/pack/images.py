@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 import wdsbench
 from wdsbench.errors import ImageError, PackError
-from wdsbench.images.files import find_images, open_image
+from wdsbench.images.files import FAILURES_NAME, find_images, open_image
 from wdsbench.images.patches import joined_ranges, tile_bands
 from wdsbench.pack.image_samples import (
     STORED,
@@ -45,8 +45,6 @@ from wdsbench.shards.format.kinds import IMAGE, IMAGE_RANGE, KINDS, META
 from wdsbench.shards.format.names import make_key, split_of_question
 from wdsbench.shards.format.rows import SampleRow
 from wdsbench.shards.write.writer import DatasetWriter
-
-FAILURES_NAME: Final = "failures.jsonl"
 
 #: First folders of a name that hold normal images (label 0).
 NORMAL_FOLDERS: Final = ("normal", "good", "ok", "0")

@@ -23,7 +23,7 @@ import xxhash
 from wdsbench.detect.registry import DetectorShape, Kind, detector_spec
 from wdsbench.errors import DetectorError
 from wdsbench.files import remove_if_empty, remove_versions, write_json, write_whole
-from wdsbench.train.fitted import FittedDetector, StoredTraces
+from wdsbench.train.fitted import FittedDetector, StoredImages, StoredTraces
 
 CARD_NAME = "detector.json"
 FORMAT = 2
@@ -39,6 +39,12 @@ class _Shape(pydantic.BaseModel, extra="forbid", strict=True):
     num_heads: int = pydantic.Field(ge=0)
 
 
+class _Images(pydantic.BaseModel, extra="forbid", strict=True):
+    dtype: Literal["uint8", "uint16", "int16", "float32"]
+    range: Literal["image", "channel"]
+    channels: tuple[int, ...] | None
+
+
 class _Traces(pydantic.BaseModel, extra="forbid", strict=True):
     num_layers: int = pydantic.Field(ge=1)
     num_features: int = pydantic.Field(ge=1)
@@ -48,6 +54,13 @@ class _Traces(pydantic.BaseModel, extra="forbid", strict=True):
     edge_rule: str | None
     head_threshold: float | None
     model_layers: tuple[int, ...] | None = None  # absent if all are stored
+    images: _Images | None = None  # absent if they are traces, or images of unknown origin
+
+    def stored(self) -> StoredTraces:
+        """Return the properties of the data set."""
+        values = self.model_dump()
+        images = values.pop("images")
+        return StoredTraces(**values, images=images and StoredImages(**images))
 
 
 class _Card(pydantic.BaseModel, extra="forbid", strict=True):
@@ -88,8 +101,9 @@ def save_detector(fitted: FittedDetector, folder: Path) -> Path:
         "traces": None if fitted.traces is None else asdict(fitted.traces),
         "weights": weights_name,
     }
-    if fitted.traces is not None and fitted.traces.model_layers is None:
-        del card["traces"]["model_layers"]
+    for name in ("model_layers", "images"):
+        if fitted.traces is not None and getattr(fitted.traces, name) is None:
+            del card["traces"][name]
     write_json(folder / CARD_NAME, card)
     remove_versions(folder, _WEIGHTS_GLOB, but=weights_name)
     return folder / CARD_NAME
@@ -131,7 +145,7 @@ def load_detector(path: str | Path) -> FittedDetector:
         threshold=card.threshold,
         temperature=card.temperature,
         token=card.token,
-        traces=None if card.traces is None else StoredTraces(**card.traces.model_dump()),
+        traces=None if card.traces is None else card.traces.stored(),
     )
     if spec.build is None:
         return detector

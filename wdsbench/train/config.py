@@ -26,6 +26,9 @@ CHOICES = {
     "precision": ("float32", "bf16"),
 }
 
+#: Values of options of ``predict`` on image files.
+IMAGE_CHOICES = {"join": ("mean", "max"), "on_error": ("fail", "record")}
+
 #: Values of ``PredictOptions.split``.
 SPLIT_CHOICES = (*SPLITS, "all")
 
@@ -225,17 +228,38 @@ class TrainOptions(_Settings):
 class PredictOptions:
     """Options of the ``predict`` command."""
 
-    out: Path = option(Path("scores.csv"), "CSV file to write, one line per sample.")
-    split: str = option("test", f"One of {', '.join(SPLIT_CHOICES)}.")
+    out: Path | None = option(
+        None,
+        "CSV file to write, one line per sample [scores.csv]; of image files the folder to write.",
+    )
+    split: str = option("test", f"Of a data set: one of {', '.join(SPLIT_CHOICES)}.")
     device: str | None = option(None, _DEVICE_HELP)
-    batch_size: int = option(TrainConfig.batch_size, "Samples per batch.")
+    batch_size: int | None = option(
+        None,
+        f"Samples per batch; by default {TrainConfig.batch_size}, of image files"
+        f" {IMAGE_DEFAULTS['batch_size']}.",
+    )
     num_workers: int = option(0, _WORKERS_HELP)
     threads: int | None = option(None, _THREADS_HELP)
+    stride: int | None = option(
+        None, "Of image files: pixels from patch to patch [half the patch size]."
+    )
+    join: str = option(
+        "mean",
+        f"Of image files: errors where patches overlap, {' or '.join(IMAGE_CHOICES['join'])}.",
+    )
+    on_error: str = option(
+        "fail", "Image file that cannot be used: fail, or record it in failures.jsonl and go on."
+    )
 
     def __post_init__(self) -> None:
-        """Raise ValueError for an unknown split."""
-        if self.split not in SPLIT_CHOICES:
-            raise ValueError(f"split {self.split!r} is not one of {', '.join(SPLIT_CHOICES)}")
+        """Raise ValueError for an unknown choice, or a batch without a sample."""
+        for name, choices in (("split", SPLIT_CHOICES), *IMAGE_CHOICES.items()):
+            value = getattr(self, name)
+            if value not in choices:
+                raise ValueError(f"{name} {value!r} is not one of {', '.join(choices)}")
+        size = self.batch_size
+        _check("batch_size", size, size is None or size >= 1, "at least 1")
 
 
 def _check(name: str, value: object, valid: bool, rule: str) -> None:

@@ -16,9 +16,33 @@ from wdsbench.detect.registry import DetectorShape, DetectorSpec, LoaderNeeds
 from wdsbench.detect.scale import Standardise
 from wdsbench.errors import DetectorError
 from wdsbench.records import Batch
+from wdsbench.shards.format.index import PackedImages
 from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.train.metrics import sigmoid
 from wdsbench.train.scoring import score_batches, unique_scores
+
+
+@dataclass(frozen=True)
+class StoredImages:
+    """How the patches of a data set were made of images.
+
+    Attributes:
+        dtype: Dtype of the images, as NumPy names it.
+        range: The range of values that becomes 0 to 1: of the ``image``, or of each ``channel``.
+        channels: The images' channels that are stored; None: all.
+    """
+
+    dtype: str
+    range: str
+    channels: tuple[int, ...] | None = None
+
+    @classmethod
+    def of(cls, packed: PackedImages | None, dtype: str) -> StoredImages | None:
+        """Return the properties from the provenance of a data set; None if it has none."""
+        if packed is None:
+            return None
+        channels = None if packed.channels is None else tuple(packed.channels)
+        return cls(dtype, packed.range, channels)
 
 
 @dataclass(frozen=True)
@@ -35,6 +59,7 @@ class StoredTraces:
         edge_rule: Rule of the stored attention edges (``"top:0.35"``); None if unknown.
         head_threshold: Minimum weight of the stored edges of single heads; None if unknown.
         model_layers: Indices of the stored layers in the model; None: all layers are stored.
+        images: Of images: how they were packed; None if unknown.
     """
 
     num_layers: int
@@ -45,6 +70,7 @@ class StoredTraces:
     edge_rule: str | None = None
     head_threshold: float | None = None
     model_layers: tuple[int, ...] | None = None
+    images: StoredImages | None = None
 
     @classmethod
     def of(cls, index: DatasetIndex) -> StoredTraces:
@@ -63,6 +89,7 @@ class StoredTraces:
             edge_rule=provenance.edge_rule,
             head_threshold=provenance.head_threshold,
             model_layers=index.model_layers,
+            images=StoredImages.of(provenance.images, words[0]),
         )
 
 
@@ -204,6 +231,9 @@ class FittedDetector:
             if mine is not None or self.layers is None:
                 known = self.shape.num_layers if mine is None else mine.num_layers
                 compared.append(("channels are", stored.num_layers, known))
+            if mine is not None and mine.images is not None and stored.images is not None:
+                ranges = (stored.images.range, mine.images.range)
+                compared.append(("values become 0 to 1 by the range of the", *ranges))
             return compared
         if mine is not None or self.layers is None:
             known = self.shape.num_layers if mine is None else mine.num_layers

@@ -114,7 +114,7 @@ def predict(
     place = find_checkpoint(checkpoint)
     fitted = load_detector(place)
     config = TrainConfig(
-        batch_size=options.batch_size,
+        batch_size=options.batch_size or TrainConfig.batch_size,
         num_workers=options.num_workers,
         threads=options.threads,
         layers=fitted.layers,
