@@ -47,6 +47,16 @@ def without_offsets(path: Path) -> Path:
     return path
 
 
+def float_offset(path: Path) -> Path:
+    """Give the tag StripOffsets the type float."""
+    with tifffile.TiffFile(path) as file:
+        offset = file.pages[0].tags[273].offset
+    with path.open("r+b") as file:
+        file.seek(offset + 2)
+        file.write(struct.pack("<HIf", 11, 1, 256.0))
+    return path
+
+
 def palette_tiff(folder: Path) -> Path:
     colours = np.zeros((3, 256), np.uint16)
     path = folder / "bad.tif"
@@ -141,6 +151,7 @@ BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
         "truncated",
     ),
     "no offsets": (lambda folder: without_offsets(tiff(folder)), "lists 0 of 1 strips or tiles"),
+    "float offset": (lambda folder: float_offset(tiff(folder)), "it cannot be decoded .*float"),
     "cut header": (lambda folder: cut(tiff(folder), 0.005), "copy or write it again"),
     "garbled": (
         lambda folder: garbled(tiff(folder, compression="deflate", rowsperstrip=5)),

@@ -126,6 +126,12 @@ class TiffImage(ImageSource):
         return range(0, self.height, page.rowsperstrip), range(0, self.width, self.width)
 
     def _read(self, channels: Sequence[int], rows: Places, columns: Places) -> NDArray[Any]:
+        try:
+            return self._pixels(channels, rows, columns)
+        except (ArithmeticError, IndexError, OSError, TypeError, ValueError) as error:
+            raise self._damaged("it", error) from error  # tags of a wrong type
+
+    def _pixels(self, channels: Sequence[int], rows: Places, columns: Places) -> NDArray[Any]:
         page = self._pages[0]
         shape = (len(rows), len(columns))
         if len(self._pages) == 1 and page.planarconfig != 2:
