@@ -34,7 +34,7 @@ ALLOWED: dict[str, set[str]] = {
     "train": {"loader", "detect", "images", "shards"},
     "jobs": {"llm", "pack", "train", "detect", "view", "shards", "traces", "images"},
     "demo": {"train", "traces", "jobs"},
-    "bench": {"loader", "stream", "shards", "detect"},
+    "bench": {"loader", "stream", "shards", "detect", "pack"},
     "cli": {
         "bench",
         "demo",

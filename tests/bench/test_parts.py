@@ -12,7 +12,6 @@ import torch
 from rich.console import Console
 from trials import FULL, full_only, trials
 
-from wdsbench.bench import memory
 from wdsbench.bench.cold import cold_part
 from wdsbench.bench.data import Shape, TraceShape
 from wdsbench.bench.memory import memory_part
@@ -21,6 +20,7 @@ from wdsbench.bench.part import Part, Settings
 from wdsbench.bench.parts import named, stream_parts
 from wdsbench.bench.report import as_json, plot_parts, print_part
 from wdsbench.bench.stream import last_part, padded_part, stream_part
+from wdsbench.bench.timing import new_process
 from wdsbench.errors import WdsbenchError
 
 OURS = ["ours-t1", "ours-t2", "ours-w2"]
@@ -156,16 +156,15 @@ def test_memory(settings: Settings, tmp_path: Path) -> None:
     check(part, cases, {"shuffle_mb", "shuffle_w2_mb"}, settings, tmp_path)
 
 
-def test_a_process_that_fails_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(memory.__spec__, "name", "no_such_module")
+def test_a_process_that_fails_is_an_error() -> None:
     with pytest.raises(WdsbenchError, match=r"-m no_such_module .*: No module named"):
-        memory._process(tmp_path, 1, 0, 4)()
+        new_process("no_such_module", ["a"])()
 
 
 @full_only
 def test_a_process_without_a_data_set_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(WdsbenchError, match="no data set here"):
-        memory._process(tmp_path, 1, 0, 4)()
+        new_process("wdsbench.bench.memory", [str(tmp_path), "1", "0", "4"])()
 
 
 def test_parts_by_name() -> None:

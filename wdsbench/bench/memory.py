@@ -9,9 +9,7 @@ files of zeros. A buffer is full before its first batch, so a share of the epoch
 from __future__ import annotations
 
 import statistics
-import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -20,8 +18,7 @@ import numpy as np
 
 from wdsbench.bench.data import SHARD_MB, TraceShape, make_dataset
 from wdsbench.bench.part import SHUFFLE, THREADS, WORKERS, Part, Settings, value_of
-from wdsbench.bench.timing import CaseResult, footprint_mb, spread, take_turns
-from wdsbench.errors import WdsbenchError
+from wdsbench.bench.timing import CaseResult, footprint_mb, new_process, spread, take_turns
 from wdsbench.loader import TraceLoader
 from wdsbench.progress import Progress, no_progress
 from wdsbench.shards.format.tar import TarWriter
@@ -47,7 +44,9 @@ def memory_part(settings: Settings, shape: TraceShape = HOLES) -> Part:
     shape = shape.scaled(settings.scale)
     shards = make_holes(shape, settings.data / shape.folder_name, settings.progress)
     cases = {
-        f"w{workers}-shuffle-{size}": _process(shards, size, workers, shape.batch_size)
+        f"w{workers}-shuffle-{size}": new_process(
+            __spec__.name, [str(shards), str(size), str(workers), str(shape.batch_size)]
+        )
         for workers in (0, WORKERS)
         for size in (1, shuffle)
     }
@@ -135,20 +134,6 @@ def peak_mb(shards: Path, shuffle: int, workers: int, batch_size: int) -> float:
         if number == BATCHES:
             break
     return most
-
-
-def _process(shards: Path, shuffle: int, workers: int, batch_size: int) -> Callable[[], float]:
-    arguments = [str(shards), str(shuffle), str(workers), str(batch_size)]
-
-    def run() -> float:
-        words = [sys.executable, "-m", __spec__.name, *arguments]
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
-        if done.returncode:
-            lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-            raise WdsbenchError(f"{' '.join(words[1:])}: {lines[-1]}")
-        return float(done.stdout.splitlines()[-1])
-
-    return run
 
 
 if __name__ == "__main__":

@@ -42,8 +42,17 @@ def graph_parts() -> Mapping[str, Sequence[Measure]]:
     return {"C": [graph_part], "edges": [edges_part], "gnn": [gnn_part]}
 
 
+def image_parts() -> Mapping[str, Sequence[Measure]]:
+    """Return the parts of ``wdsbench bench images``, in the order in which they run."""
+    # These import tifffile and imagecodecs, which the other scenarios do not need.
+    from wdsbench.bench import images
+
+    rates = {str(count): [partial(images.rates_part, count)] for count in (50, 200, 800)}
+    return {**rates, "memory": [images.memory_part], "pack": [images.pack_part]}
+
+
 #: Scenario -> its parts.
-SCENARIOS = {"stream": stream_parts, "graph": graph_parts}
+SCENARIOS = {"stream": stream_parts, "graph": graph_parts, "images": image_parts}
 
 
 def named(words: list[str], parts: Mapping[str, Sequence[Measure]]) -> list[Measure]:

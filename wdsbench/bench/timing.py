@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -229,3 +231,17 @@ def _own_bytes(pid: int) -> int:
         if len(kilobytes) == len(wanted):
             return sum(kilobytes) * 1024
     return 0
+
+
+def new_process(module: str, arguments: Sequence[str]) -> Callable[[], float]:
+    """Return a case that runs ``python -m module`` and returns the number that it prints last."""
+
+    def run() -> float:
+        words = [sys.executable, "-m", module, *arguments]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        if done.returncode:
+            lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+            raise WdsbenchError(f"{' '.join(words[1:])}: {lines[-1]}")
+        return float(done.stdout.splitlines()[-1])
+
+    return run

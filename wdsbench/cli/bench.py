@@ -11,7 +11,7 @@ from wdsbench.cli.terminal import bar, print_json, stdout, words
 from wdsbench.options import option
 
 #: Scenario -> its default ``--cases``.
-SCENARIOS = {"stream": "A,S,B", "graph": "all"}
+SCENARIOS = {"stream": "A,S,B", "graph": "all", "images": "all"}
 
 CASES_HELP = (
     "What to measure, a comma list. stream [A,S,B]: rates of A (4,000 x [32, 4096]), S (64,000 x"
@@ -19,7 +19,8 @@ CASES_HELP = (
     " the first batch."
     " cold: the first epoch from disk, next to dd. memory: the memory of a shuffle buffer."
     " gpu: training on a CUDA device. graph [all]: C (320 traces of 32 attention graphs), edges"
-    " (attention to edges), gnn (GINE + LSTM, forward and backward). Or all."
+    " (attention to edges), gnn (GINE + LSTM, forward and backward). images [all]: 50, 200, 800"
+    " files next to reading them one by one; memory of training; pack. Or all."
 )
 
 
@@ -50,7 +51,8 @@ class BenchOptions:
 def bench_command(options: BenchOptions) -> None:
     """Measure a scenario; the last line on stdout is its JSON.
 
-    Creates its data: 3 GB for A and for S, 4 GB for B, 2 GB for open, 0.4 GB for C.
+    Creates its data: 3 GB for A and for S, 4 GB for B, 2 GB for open, 0.4 GB for C, 1 GB for
+    images.
 
     Example: wdsbench bench stream --data bench-data/ --out stream.json --plot stream.png
     """
