@@ -221,7 +221,8 @@ def _number(value: Any) -> str:
 
 
 def view_command(options: ViewJob, as_json: bool) -> None:
-    """Draw one trace: attention graph and map, norms of the states, a detector's scores.
+    """Draw one trace: attention graph and map, norms of the states, a detector's scores; or patches
+    of images, with a detector's reconstructions and errors.
 
     Example: wdsbench view shards/ --question hamahor-captain --layers 0,3,5 --out page.html
     """

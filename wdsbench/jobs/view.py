@@ -1,17 +1,20 @@
-"""One trace as a picture or a page."""
+"""One trace, or patches of images, as a picture or a page."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from wdsbench.options import option
 
 if TYPE_CHECKING:
     from wdsbench.records import TokenScores
     from wdsbench.shards.read.index import DatasetIndex
+    from wdsbench.view.image_figure import ShownPatches
     from wdsbench.view.trace import ViewedTrace
 
 _PICTURE, _PAGES = ".png", (".html", ".htm")
@@ -33,7 +36,10 @@ class ViewJob:
     graph: bool = option(False, "Draw attention graphs.")
     heatmap: bool = option(False, "Draw attention maps and sketches.")
     norms: bool = option(False, "Draw norms of the states.")
-    scores: Path | None = option(None, "Folder of a detector: draw its score at each token.")
+    scores: Path | None = option(
+        None,
+        "Folder of a detector: draw its score at each token, of patches the errors.",
+    )
     out: Path | None = option(None, "A .png or .html file [view-....png in this folder].")
 
     def __post_init__(self) -> None:
@@ -59,7 +65,8 @@ class Drawing:
 
 
 def view(job: ViewJob) -> Drawing:
-    """Draw one trace: attention graph and map, norms of the states, a detector's scores.
+    """Draw one trace: attention graph and map, norms of the states, a detector's scores; or, of a
+    data set of images, up to eight patches with a detector's reconstructions and errors.
 
     Raises:
         ValueError: The trace, layer or head does not exist.
@@ -68,6 +75,9 @@ def view(job: ViewJob) -> Drawing:
     from wdsbench.view.source import open_trace
     from wdsbench.view.trace import Selection
 
+    index = _image_index(job.path)
+    if index is not None:
+        return _view_patches(job, index)
     viewed, index = open_trace(job.path, trace=job.trace, sample=job.sample, question=job.question)
     panels = job.panels
     layers = _positions(job.layers, viewed.layer_names)
@@ -86,6 +96,75 @@ def view(job: ViewJob) -> Drawing:
         layers=[viewed.layer_names[layer] for layer in layers],
         panels=[*panels, *(["scores"] if scores else [])],
         notes=viewed.remarks(job.head) if {"graph", "heatmap"} & set(panels) else [],
+    )
+
+
+def _image_index(path: str) -> DatasetIndex | None:
+    """Return the opened data set of images at ``path``; None if there is another thing."""
+    from wdsbench.shards.read.open import open_index
+    from wdsbench.traces.files import kind_of
+
+    if kind_of(Path(path)) is not None and not Path(path).is_dir():
+        return None
+    index = open_index(path)
+    return index if index.tensor.name == "image" else None
+
+
+def _view_patches(job: ViewJob, index: DatasetIndex) -> Drawing:
+    """Draw the patch that is asked for and those after it."""
+    from wdsbench.shards.read.sample import StoredSample
+    from wdsbench.view.image_figure import MOST_PATCHES, ShownPatches, draw_patches
+    from wdsbench.view.source import stored_row
+
+    for name in ("layers", "head", *_PANELS):
+        if getattr(job, name) not in (None, False):
+            raise ValueError(f"--{name} is for traces; {job.path} holds images; leave it out.")
+    first = stored_row(index, job.path, trace=job.trace, sample=job.sample, question=job.question)
+    last = first + 1 if job.sample is not None else min(first + MOST_PATCHES, len(index))
+    rows = np.arange(first, last)
+    keys, images = index.keys(rows), index.question_ids(rows)
+    pixels = np.stack([StoredSample(index, int(row)).pixels() for row in rows])
+    tiles = index.columns["trace"][rows].tolist() if "trace" in index.columns else [0] * len(rows)
+    names = [f"{name[-22:]} {tile}" for name, tile in zip(images, tiles, strict=True)]
+    shown = ShownPatches(names, pixels)
+    if job.scores is not None:
+        shown = _reconstructed(job.scores, shown, index)
+    return Drawing(
+        path=draw_patches(job.out or Path(f"view-{keys[0]}{_PICTURE}"), shown),
+        trace=keys[0] if len(keys) == 1 else f"{keys[0]} to {keys[-1]}",
+        description=f"{len(keys)} patches of {', '.join(dict.fromkeys(images))}",
+        layers=list(range(shown.patches.shape[1])),
+        panels=["patches"] if job.scores is None else ["patches", "reconstructions", "errors"],
+        notes=[],
+    )
+
+
+def _reconstructed(checkpoint: Path, shown: ShownPatches, index: DatasetIndex) -> ShownPatches:
+    """Return the patches with a detector's reconstructions and errors."""
+    import torch
+
+    from wdsbench.detect.images import Reconstruction
+    from wdsbench.errors import DetectorError
+    from wdsbench.train.checkpoint import load_detector
+    from wdsbench.train.fitted import StoredTraces
+    from wdsbench.train.predict import find_checkpoint
+
+    fitted = load_detector(find_checkpoint(checkpoint))
+    module = fitted.module
+    if not isinstance(module, Reconstruction):
+        raise DetectorError(f"{fitted.spec.name} scores traces; pass a detector of images")
+    fitted.require_traces(StoredTraces.of(index))
+    channels = slice(None) if fitted.layers is None else list(fitted.layers)
+    patches = shown.patches[:, channels]
+    with torch.inference_mode():
+        images = torch.from_numpy(np.ascontiguousarray(patches))
+        again = module.reconstruct(images).float()
+    return replace(
+        shown,
+        patches=patches,
+        reconstructions=again.numpy(),
+        errors=(images - again).square().mean(dim=1).numpy(),
+        threshold=fitted.threshold,
     )
 
 

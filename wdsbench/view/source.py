@@ -44,12 +44,7 @@ def open_trace(
         ValueError: The trace does not exist, or is named in several ways.
         ShardError, TraceError: Nothing can be read there.
     """
-    wanted = {"trace": trace, "sample": sample, "question": question}
-    given = [f"--{name}" for name, value in wanted.items() if value is not None]
-    if len(given) > 1:
-        raise ValueError(f"{' and '.join(given)}: give one of them")
-    if trace is not None and trace < 0:
-        raise ValueError(f"--trace {trace}: places count from 0")
+    _check_wanted(trace, sample, question)
     file = Path(path)
     if kind_of(file) is not None and not file.is_dir():
         if sample is not None:
@@ -59,6 +54,22 @@ def open_trace(
             )
         return _with_edges(_read_raw(file, trace, question)), None
     index = open_index(path)
+    row = stored_row(index, path, trace=trace, sample=sample, question=question)
+    return _with_edges(_read_stored(index, row, str(path))), index
+
+
+def stored_row(
+    index: DatasetIndex,
+    path: str | Path,
+    *,
+    trace: int | None = None,
+    sample: str | None = None,
+    question: str | None = None,
+) -> int:
+    """Return the row of a sample of a data set, named as for `open_trace`; ValueError if there is
+    none.
+    """
+    _check_wanted(trace, sample, question)
     total = len(index)
     row = trace or 0
     if sample is not None:
@@ -67,7 +78,16 @@ def open_trace(
         row = _find("question", question, index.question_ids(np.arange(total)), path)
     elif row >= total:
         raise ValueError(f"--trace {row}: {path} holds {total} traces, 0 to {total - 1}")
-    return _with_edges(_read_stored(index, row, str(path))), index
+    return row
+
+
+def _check_wanted(trace: int | None, sample: str | None, question: str | None) -> None:
+    wanted = {"trace": trace, "sample": sample, "question": question}
+    given = [f"--{name}" for name, value in wanted.items() if value is not None]
+    if len(given) > 1:
+        raise ValueError(f"{' and '.join(given)}: give one of them")
+    if trace is not None and trace < 0:
+        raise ValueError(f"--trace {trace}: places count from 0")
 
 
 def _find(word: str, name: str, names: list[str], path: str | Path) -> int:
