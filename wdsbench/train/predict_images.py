@@ -2,7 +2,7 @@
 
     NAME.map.tif    float32 [H, W]: the squared error, mean over channels
     NAME.mask.tif   uint8 [H, W]: 1 where the map is above the threshold
-    NAME.png        the image in 8 bits, these pixels in red, at most 2,048 pixels on the long side
+    NAME.png        the image in 8 bits, these pixels reddened, at most 2,048 pixels a side
     scores.csv      one line per image whose files are complete
 
 Files are written row by row under another name and renamed when an image is done.
@@ -237,7 +237,7 @@ class _Run:
                 largest = max(largest, float(strip.errors.max()))
                 above += int(np.count_nonzero(mask))
                 yield
-            Image.fromarray(overlay.pixels).save(of_overlay, format="PNG")
+            overlay.picture().save(of_overlay, format="PNG")
         count = source.height * source.width
         score = total / count
         self._predictions.images.append(
@@ -266,17 +266,15 @@ class _Run:
 
 
 class _Overlay:
-    """A picture of an image, made row by row: every n-th pixel, in red if one of the n x n from it
-    on is above the threshold.
-
-    Attributes:
-        pixels: uint8 ``[ceil(H / n), ceil(W / n), 3]``.
+    """A picture of an image, made row by row: every n-th pixel, reddened if one of the n x n from
+    it on is above the threshold.
     """
 
     def __init__(self, height: int, width: int) -> None:
         self._step = -(-max(height, width) // OVERLAY_SIDE)
         shape = (-(-height // self._step), -(-width // self._step), 3)
-        self.pixels: NDArray[np.uint8] = np.zeros(shape, np.uint8)
+        self._drawn: NDArray[np.uint8] = np.zeros(shape, np.uint8)
+        self._marked = np.zeros(shape[:2], bool)
 
     def add(self, strip: Strip, mask: NDArray[np.bool_]) -> None:
         """Draw the rows of a strip."""
@@ -286,11 +284,16 @@ class _Overlay:
         shown = strip.pixels[:count, first::step, ::step]
         rows = np.moveaxis(normalised(shown, strip.ranges[:count]), 0, -1)
         place = (strip.top + first) // step
-        drawn = self.pixels[place : place + len(rows)]
-        drawn[:] = np.rint(rows * 255)
+        self._drawn[place : place + len(rows)] = np.rint(rows * 255)
         columns = np.logical_or.reduceat(mask, np.arange(0, mask.shape[1], step), axis=1)
         for row, marked in enumerate(columns, strip.top):
-            self.pixels[row // step, marked] = (255, 0, 0)
+            self._marked[row // step] |= marked
+
+    def picture(self) -> Image.Image:
+        """Return the picture, ``[ceil(H / n), ceil(W / n)]`` pixels of RGB; call it once."""
+        self._drawn[self._marked] //= 2
+        self._drawn[self._marked, 0] += 128
+        return Image.fromarray(self._drawn)
 
 
 @contextlib.contextmanager
