@@ -57,6 +57,7 @@ def fitted(image: Tensor, hidden: int, parts: int = 1) -> PCADetector:
             work.sums.zero_()
             for batch in part.split(64):
                 work.update(batch)
+                work.update(batch[:0])  # a batch of anomalous patches, which are left out
             sums += work.sums
         work.sums = sums
         work.finish(len(image))

@@ -331,7 +331,7 @@ def test_a_run_removes_what_an_earlier_one_left_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for plot in ("plot_roc", "plot_reliability", "plot_training"):
-        monkeypatch.setattr(f"wdsbench.train.output.{plot}", lambda path, *_: path.touch())
+        monkeypatch.setattr(f"wdsbench.train.output.{plot}", lambda path, *_, **__: path.touch())
     run(FEW, ("length", "probe_logistic", "lstm"), tmp_path, replace(QUICK, epochs=1))
     assert (tmp_path / "curves.png").exists()
     others = [tmp_path / "notes.txt", tmp_path / "checkpoints" / "mine" / "detector.json"]

@@ -119,7 +119,7 @@ class PCADetector(Reconstruction):
     def rows(self, image: Tensor) -> Tensor:
         """Return ``image`` (``[B, C, P, P]``) as rows float32 ``[B, D]``."""
         pooled = functional.avg_pool2d(image, self.pool) if self.pool > 1 else image
-        return pooled.reshape(len(image), -1)
+        return pooled.flatten(1)
 
     def reconstruct(self, image: Tensor) -> Tensor:
         """Return the reconstruction of ``image``; see `Reconstruction`."""
