@@ -33,7 +33,7 @@ ALLOWED: dict[str, set[str]] = {
     "view": {"traces", "stream", "detect", "shards", "images"},
     "train": {"loader", "detect", "images", "shards"},
     "jobs": {"llm", "pack", "train", "detect", "view", "shards", "traces", "images"},
-    "demo": {"train", "traces", "jobs"},
+    "demo": {"train", "traces", "jobs", "shards"},
     "bench": {"loader", "stream", "shards", "detect", "pack"},
     "cli": {
         "bench",

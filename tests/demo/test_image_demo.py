@@ -48,9 +48,12 @@ def test_all_files_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     draw_coarsely(monkeypatch)
     lines: list[str] = []
     outcome = run.run_demo(DemoOptions(out=tmp_path / "demo", images=True), say=lines.append)
-    assert [line.partition(":")[0] for line in lines] == ["scenes", "pack", "train", "all"]
+    assert [line.partition(":")[0] for line in lines] == [
+        *("scenes", "pack", "train", "predict", "all")
+    ]
     assert all(path.exists() for path, _ in outcome.files)
     assert set(load_results(tmp_path / "demo" / "results.json").detectors) == {"autoencoder", "pca"}
+    assert list((tmp_path / "demo" / "maps").glob("scene-*.map.tif"))
     index = DatasetIndex.open(tmp_path / "demo" / "shards")
     assert (len(index), index.num_layers, index.num_features) == (16 * 16, CHANNELS, 16)
     lines.clear()

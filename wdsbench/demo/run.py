@@ -1,4 +1,4 @@
-"""The main job on the embedded model: extract, score, pack, train, view; or on images: pack, train.
+"""The main job on the embedded model: extract, score, pack, train, view; or on images.
 
 Each stage calls the function of a command, so this file also shows how they fit together. A stage
 is not repeated if its output is complete for the same settings: ``demo.json`` stores the settings
@@ -22,6 +22,7 @@ from wdsbench.demo.scenes import write_scenes
 from wdsbench.errors import PackError
 from wdsbench.files import atomic_file, write_whole
 from wdsbench.progress import Progress, no_progress
+from wdsbench.shards.format.names import split_of_question
 from wdsbench.traces.scores import SCORES_NAME
 from wdsbench.train.output import result_files
 from wdsbench.train.results import RESULTS_NAME, Results, load_results
@@ -37,6 +38,7 @@ RUNS_NAME = "runs"
 PAGE_NAME = "trace.html"
 SCENES_NAME = "scenes"
 LABELS_NAME = "labels.csv"
+MAPS_NAME = "maps"
 
 #: The embedded model answers in one to three words and a full stop.
 MAX_NEW_TOKENS = 8
@@ -44,6 +46,8 @@ MAX_NEW_TOKENS = 8
 #: Scenes, and pixels of a side of a scene and of a patch.
 SCENES, SCENE_PIXELS, PATCH_PIXELS = 32, 384, 32
 IMAGE_EPOCHS = 10
+#: Scenes with anomalies, outside the training split, for which maps are drawn.
+MAPPED = 3
 
 _RUN_FILES = {
     "results.json": "all metrics of the run",
@@ -144,7 +148,7 @@ def run_demo(
             (out / SCENES_NAME, "multispectral TIFF images, half of them with anomalies"),
             (out / LABELS_NAME, "the label of every tile"),
         ]
-        after = []
+        after = [(out / MAPS_NAME, "maps, masks and overlays of scenes that were not trained on")]
     files = [
         *before,
         (out / SHARDS_NAME, "the data set: tar shards and index"),
@@ -162,7 +166,10 @@ _Stage = tuple[str, list[Path], Callable[[], str]]
 def _image_stages(options: DemoOptions, progress: Progress) -> list[_Stage]:
     out = options.out
     scenes, labels, shards = out / SCENES_NAME, out / LABELS_NAME, out / SHARDS_NAME
-    run, top = out / RUNS_NAME / "demo", out / RESULTS_NAME
+    run, top, maps = out / RUNS_NAME / "demo", out / RESULTS_NAME, out / MAPS_NAME
+
+    def is_held_out(name: str) -> bool:
+        return split_of_question(name) != "train"
 
     def do_scenes() -> str:
         write_scenes(scenes, labels, SCENES, SCENE_PIXELS, PATCH_PIXELS, options.seed)
@@ -193,10 +200,20 @@ def _image_stages(options: DemoOptions, progress: Progress) -> list[_Stage]:
         write_whole(top, (run / RESULTS_NAME).read_bytes())
         return f"{len(results.detectors)} detectors"
 
+    def do_predict() -> str:
+        other = [path for path in sorted(scenes.iterdir())[1::2] if is_held_out(path.name)]
+        job = jobs.PredictJob(
+            checkpoint=run / "checkpoints" / "pca",
+            sources=tuple(str(path) for path in other[:MAPPED]),
+            out=maps,
+        )
+        return f"maps of {len(jobs.predict_images(job, progress=progress).images)} images"
+
     return [
         ("scenes", [scenes, labels], do_scenes),
         ("pack", [shards], do_pack),
         ("train", [run, top], do_train),
+        ("predict", [maps], do_predict),
     ]
 
 
