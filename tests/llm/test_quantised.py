@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from llm.tiny import extract
-from trials import FULL_ONLY
+from trials import full_only
 
 import wdsbench.demo
 from wdsbench.llm.model import load_model
@@ -30,10 +30,11 @@ def states_of(out: Path, **options: Any) -> list[np.ndarray[Any, Any]]:
     return [trace.hidden[:, : trace.prompt_length].astype(np.float32) for trace in traces]
 
 
+@full_only
 @pytest.mark.parametrize(
     ("load_in", "layer"),
     [
-        pytest.param("8bit", "Linear8bitLt", marks=FULL_ONLY),
+        ("8bit", "Linear8bitLt"),
         ("4bit", "Linear4bit"),
     ],
 )

@@ -12,7 +12,7 @@ from scripts import run_ranks
 from torch import Tensor
 from train.planted import Sample, store
 from train.test_state import QUICK, SAMPLES, run, stopped
-from trials import FULL_ONLY
+from trials import FULL_ONLY, full_only
 
 from wdsbench.train.checkpoint import load_detector
 from wdsbench.train.fitting import FitContext
@@ -103,6 +103,7 @@ def test_a_resumed_fit_has_the_scale_it_began_with(
     assert all(torch.equal(one, other) for one, other in pairs)
 
 
+@full_only
 @pytest.mark.timeout(120)
 def test_ranks_agree_on_the_scale_of_all_their_traces(tmp_path: Path) -> None:
     run_ranks(RANKS, tmp_path, store(SAMPLES).folder)

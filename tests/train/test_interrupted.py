@@ -137,14 +137,14 @@ def saved_progress(out: Path) -> tuple[int, int]:
     return progress["epoch"], progress["step"]
 
 
-@pytest.mark.trials
+@full_only
 def test_killed_at_random_moments(packed: Packed, whole: Path, tmp_path: Path) -> None:
     """Every kill at a moment of its own, between two steps or within one, while saving or not."""
     generator = random.Random(0)
     places = set()
     steps = json.loads((whole / "metrics.jsonl").read_text().splitlines()[-1])["step"]
     out = tmp_path / "run"
-    for _ in range(trials(2, 7)):
+    for _ in range(7):
         before = saved_progress(out)
         process = start_forked(command(packed, out, *RESUMED))
         # Somewhere behind the place it stands at, and not at the very end.
@@ -157,7 +157,7 @@ def test_killed_at_random_moments(packed: Packed, whole: Path, tmp_path: Path) -
         places.add(saved_progress(out))
         if (out / "results.json").exists():
             break
-    assert len(places) > trials(1, 3)
+    assert len(places) > 3
     assert any(step % 18 for _, step in places)  # in the middle of an epoch
     run(command(packed, out, *RESUMED))
     assert_same(out, whole)

@@ -15,7 +15,7 @@ from builders import Packed, make_dataset
 from forks import Forked, start_command
 from scripts import rank_environments
 from train.searches import COUNT, QUICK, Killed, figures, killing, load_search, run, without_test
-from trials import FULL, FULL_ONLY, trials
+from trials import FULL, FULL_ONLY, full_only, trials
 
 from wdsbench.errors import StoppedError
 from wdsbench.train import search as search_module
@@ -139,13 +139,13 @@ def without_places(result: SearchResult) -> list[tuple[dict[str, Any], float | N
     return [(trial.settings, trial.val_auroc) for trial in result.trials]
 
 
-@pytest.mark.trials
+@full_only
 @pytest.mark.slow
 def test_a_killed_process_resumes_with_the_same_trials(
     packed: Packed, on_packed: SearchResult, tmp_path: Path
 ) -> None:
     options = ("--resume", "--checkpoint-seconds=0")
-    for count in (1, 2) if FULL else (1,):
+    for count in (1, 2):
         process = start(packed, tmp_path, *options)
         while process.poll() is None and ended(tmp_path) < count:
             time.sleep(0.002)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from train.planted import Opened, store
 from train.searches import QUICK, SAMPLES, Killed, killing, load_search, run
-from trials import FULL
+from trials import FULL, full_only
 
 from wdsbench.errors import DetectorError, StoppedError
 from wdsbench.train.checkpoint import load_detector
@@ -76,6 +76,7 @@ def test_each_detector_is_trained_with_the_settings_found_for_it(tmp_path: Path)
     assert "test" in [asked["split"] for asked in opened.calls]
 
 
+@full_only
 def test_search_and_training_are_resumed_together(tmp_path: Path) -> None:
     config, shards = replace(QUICK, epochs=3), store(SAMPLES).folder
 
