@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from builders import make_raw, write_pickle, write_scores
@@ -67,6 +68,11 @@ def pack_planted(
             raw["states_of"] = "answer"
         raws.append(raw)
         scores[raw["question_id"]] = 1.0 - label
+    return pack_scored(folder, raws, scores)
+
+
+def pack_scored(folder: Path, raws: list[dict[str, Any]], scores: dict[str, float]) -> Path:
+    """Pack traces with sketches and their scores; return the data set's folder."""
     write_pickle(folder / "t.pkl", raws)
     pack(
         [str(folder / "t.pkl")],

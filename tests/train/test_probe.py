@@ -24,6 +24,7 @@ from train.probing import (
     Opener,
     auroc_on_test,
     pack_planted,
+    pack_scored,
 )
 from trials import FULL, FULL_ONLY, full_only, trials
 
@@ -212,14 +213,7 @@ def looking_back(tmp_path_factory: pytest.TempPathFactory) -> Path:
         raw["attentions"][LAYER] = weights.astype(np.float16)
         raws.append(raw)
         scores[raw["question_id"]] = 1.0 - label
-    write_pickle(folder / "t.pkl", raws)
-    pack(
-        [str(folder / "t.pkl")],
-        folder / "shards",
-        scores=write_scores(folder / "s.csv", scores),
-        options=PackOptions(attention=("sketch",), shard_mb=0.05, threads=1),
-    )
-    return folder / "shards"
+    return pack_scored(folder, raws, scores)
 
 
 @pytest.mark.parametrize("layers", [None, (0, LAYER)])

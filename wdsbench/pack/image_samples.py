@@ -46,7 +46,7 @@ class ImageOptions:
         " anomalous ones.",
     )
     on_error: str = option(
-        "fail", "Image that cannot be used: fail, or record it in failures.jsonl and go on."
+        "fail", "Image that cannot be used: fail, or record it in failures.jsonl and continue."
     )
 
     def check(self) -> None:

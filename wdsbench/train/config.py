@@ -249,7 +249,7 @@ class PredictOptions:
         f"Of image files: errors where patches overlap, {' or '.join(IMAGE_CHOICES['join'])}.",
     )
     on_error: str = option(
-        "fail", "Image file that cannot be used: fail, or record it in failures.jsonl and go on."
+        "fail", "Image file that cannot be used: fail, or record it in failures.jsonl and continue."
     )
 
     def __post_init__(self) -> None:
