@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Iterator
 
 import pytest
 
@@ -12,6 +13,19 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     # are cores take longer than with one each. Children inherit it.
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_flushes() -> Iterator[None]:
+    """Do not wait for the disk, milliseconds for each of many small shards: no test cuts the power.
+
+    Processes that tests start flush their files.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("fsync", "fdatasync"):
+            if hasattr(os, name):  # macOS has only the former
+                patch.setattr(os, name, os.fstat)  # refuses what is no open file, as they do
+        yield
 
 
 def pytest_collection_finish() -> None:

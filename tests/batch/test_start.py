@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import threading
@@ -11,12 +12,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 from batch.members import D, L, Members, T, big, job, start, states
+from trials import FULL_ONLY, trials
 
 from wdsbench import _core
 
+#: (threads, access) of `make test`.
+QUICK = [(1, "pread"), (2, "map"), (3, "sparse"), (8, "map")]
 
-@pytest.mark.parametrize("threads", [1, 2, 3, 8])
-@pytest.mark.parametrize("access", ["map", "sparse", "pread"])
+
+@pytest.mark.parametrize(
+    ("threads", "access"),
+    [
+        pytest.param(*pair, marks=() if pair in QUICK else FULL_ONLY)
+        for pair in itertools.product((1, 2, 3, 8), ("map", "sparse", "pread"))
+    ],
+)
 def test_many_in_flight_waited_for_in_any_order(
     members: Members, threads: int, access: str
 ) -> None:
@@ -70,12 +80,13 @@ def test_done_at_is_on_the_clock_of_perf_counter(members: Members) -> None:
         assert before <= run.done_at <= time.perf_counter()
 
 
-@pytest.mark.parametrize("threads", [1, 2, 4])
+@pytest.mark.trials
+@pytest.mark.parametrize("threads", [1, 2, pytest.param(4, marks=FULL_ONLY)])
 def test_dropped_before_its_end(members: Members, threads: int) -> None:
     jobs, values, features = big(members, 4, 8)
     files = members.open()
     options = {"features": features, "threads": threads}
-    for _ in range(10):
+    for _ in range(trials(4, 10)):
         out = np.full(8 * values.size, -1, np.float32)
         run = start(files, jobs, out, **options)
         del run
@@ -180,9 +191,19 @@ def test_the_first_sample_of_a_changed_file_is_named(tmp_path: Path) -> None:
 LARGE = [(3_000_000, 1000, 0), (3_000_000, 997, 4), (1_200_000, 1001, 8), (1_100_000, 3, 60)]
 
 
-@pytest.mark.parametrize(("elements", "features", "shift"), LARGE)
-@pytest.mark.parametrize("dtype", ["<f2", "<f4"])
-@pytest.mark.parametrize("access", ["map", "pread"])
+@pytest.mark.parametrize(
+    ("elements", "features", "shift", "dtype", "access"),
+    [
+        *((*row, "<f2", "map") for row in LARGE),
+        *((*LARGE[number], "<f4", "pread") for number in (1, 3)),
+        *(
+            pytest.param(*row, dtype, access, marks=FULL_ONLY)
+            for number, row in enumerate(LARGE)
+            for dtype, access in (("<f2", "pread"), ("<f4", "map"), ("<f4", "pread"))
+            if access == "map" or dtype == "<f2" or number % 2 == 0
+        ),
+    ],
+)
 def test_padding_of_large_batches(
     members: Members, elements: int, features: int, shift: int, dtype: str, access: str
 ) -> None:
@@ -225,7 +246,7 @@ def test_a_misaligned_buffer_is_written_or_refused(members: Members) -> None:
 
 
 def test_the_gil_is_released(members: Members) -> None:
-    jobs, values, features = big(members, 8, 12)
+    jobs, values, features = big(members, 4, 12)
     files = members.open()
     out = np.empty(12 * values.size, np.float32)
     going, steps = threading.Event(), [0]

@@ -72,7 +72,7 @@ for number in range(TRIALS):
         assert right(out)
     ended(pid)
 """
-    run_fork(members, body.replace("TRIALS", str(trials(5, 40))))
+    run_fork(members, body.replace("TRIALS", str(trials(3, 40))))
 
 
 @pytest.mark.trials
@@ -157,7 +157,7 @@ stop.set()
 for thread in threads:
     thread.join()
 """
-    run_fork(members, body.replace("TRIALS", str(trials(8, 60))))
+    run_fork(members, body.replace("TRIALS", str(trials(4, 60))))
 
 
 def test_the_end_of_the_process_with_runs_in_flight(members: Members) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path
 
@@ -18,6 +19,7 @@ SIZE = 1_000_003
 PAGE = 4096
 
 
+@functools.cache
 def content(seed: int, size: int = SIZE) -> bytes:
     return np.random.default_rng(seed).bytes(size)
 

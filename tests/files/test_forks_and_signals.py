@@ -29,7 +29,7 @@ BUS = """
 import faulthandler, mmap, os, signal, sys
 import numpy as np
 from wdsbench import _core
-L, T, D = 4, 512, 1024
+L, T, D = 4, 128, 1024
 path, size = sys.argv[1], os.path.getsize(sys.argv[1])
 files = _core.ShardFiles([os.fsencode(path)], [size], limit=1)
 def start(threads):
@@ -69,7 +69,7 @@ def start(threads):
     jobs = np.array([[0, 0, size, 0, 0, T, 0, T, 0, T * D]])
     return _core.start_rows(files, jobs, np.arange(L), layers_stored=L, features=D, token_padded=0,
                             out=out, threads=threads)
-for number in range({trials(40, 400)}):
+for number in range({trials(20, 400)}):
     fresh = os.fork()  # a process that has not decoded yet
     if fresh == 0:
         kept = start(1)
@@ -95,7 +95,7 @@ import os, signal, sys, time
 from wdsbench import _core
 ahead = _core.ReadAhead(_core.ShardFiles([os.fsencode(sys.argv[1])], [100], limit=1))
 ahead.request(0, 0, 10)
-time.sleep(0.2)
+time.sleep(0.05)
 pid = os.fork()
 if pid == 0:
     signal.alarm(5)
@@ -117,7 +117,7 @@ next(batches)
 cycle = [batches]
 cycle.append(cycle)
 del batches, cycle
-time.sleep(0.2)
+time.sleep(0.05)
 pid = os.fork()
 if pid == 0:
     signal.alarm(5)
@@ -140,7 +140,7 @@ from wdsbench import _core
 paths = [os.fsencode(os.path.join(sys.argv[1], str(i))) for i in range(50)]
 files = _core.ShardFiles(paths, [100_000] * 50, limit=1)
 ahead = _core.ReadAhead(files)
-for number in range({trials(60, 400)}):
+for number in range({trials(30, 400)}):
     for shard in range(50):
         ahead.request(shard, 0, 100_000)
     pid = os.fork()
@@ -158,7 +158,7 @@ for number in range({trials(60, 400)}):
 # shard into a crash.
 def test_a_handler_installed_between_start_and_wait(tmp_path: Path) -> None:
     path = tmp_path / "member"
-    member_file(path, np.ones((4, 512, 1024), np.float16))
+    member_file(path, np.ones((4, 128, 1024), np.float16))
     code = f"{BUS}\nruns = [start(1) for _ in range(100)]\nfaulthandler.enable()\n"
     run_code(f"{code}os.truncate(path, 10_000)\nassert wait(runs) > 0", path)
 
@@ -168,7 +168,7 @@ def test_a_handler_installed_between_start_and_wait(tmp_path: Path) -> None:
 @pytest.mark.parametrize("what", ["here()", "files.read(0, 0, size)"])
 def test_a_thread_that_blocks_signals(tmp_path: Path, what: str) -> None:
     path = tmp_path / "member"
-    member_file(path, np.ones((4, 512, 1024), np.float16))
+    member_file(path, np.ones((4, 128, 1024), np.float16))
     code = f"""{BUS}
 def here():
     jobs = np.array([[0, 0, size, 0, 0, T, 0, T, 0, T * D]])
@@ -190,7 +190,7 @@ except _core.FormatError:
 # (100 % of a core) instead of killing.
 def test_a_foreign_fault_after_faulthandler_was_disabled(tmp_path: Path) -> None:
     path = tmp_path / "member"
-    member_file(path, np.ones((4, 512, 1024), np.float16))
+    member_file(path, np.ones((4, 128, 1024), np.float16))
     code = f"""{BUS}
 faulthandler.enable()
 files.read(0, 0, 1)
@@ -209,7 +209,7 @@ view[5000]
 # returns, but no instruction is run again.
 def test_a_sent_signal_kills(tmp_path: Path) -> None:
     path = tmp_path / "member"
-    member_file(path, np.ones((4, 512, 1024), np.float16))
+    member_file(path, np.ones((4, 128, 1024), np.float16))
     code = f"{BUS}\nos.kill(os.getpid(), signal.SIGBUS)\nprint('alive')"
     done = run_code(code, path, check=False)
     assert (done.returncode, done.stdout) == (-7, "")

@@ -10,6 +10,7 @@ import pytest
 from builders import HEADS, LAYERS, Packed, make_dataset, make_raw
 from graph.hostile_edges import HOSTILE, TOKENS, Hostile, sound_edges
 from shards.damage import Sample, npy, rewritten, spot
+from trials import FULL_ONLY
 
 from wdsbench import TraceLoader, _core
 from wdsbench.errors import DecodeError, TraceError
@@ -22,7 +23,7 @@ from wdsbench.view.source import open_trace
 ROW = 2
 LISTS = {"edges": LAYERS, "heads": LAYERS * HEADS}
 
-pytestmark = pytest.mark.parametrize("kind", ["edges", "heads"])
+kinds = pytest.mark.parametrize("kind", ["edges", "heads"])
 hostile = pytest.mark.parametrize("case", HOSTILE, ids=[case.name for case in HOSTILE])
 
 
@@ -51,6 +52,7 @@ def check(arrays: dict[str, Any], kind: str, tokens: int = TOKENS) -> None:
     )
 
 
+@kinds
 @hostile
 def test_rules(kind: str, case: Hostile) -> None:
     arrays = broken(case, kind)
@@ -61,6 +63,7 @@ def test_rules(kind: str, case: Hostile) -> None:
     assert error.offset_bytes == case.element * arrays[case.part].itemsize
 
 
+@kinds
 @hostile
 def test_packing(kind: str, case: Hostile) -> None:
     arrays = {f"{kind}_{part}": array for part, array in broken(case, kind).items()}
@@ -74,7 +77,19 @@ def test_packing(kind: str, case: Hostile) -> None:
     )
 
 
-@hostile
+@pytest.mark.parametrize(
+    ("kind", "case"),
+    [
+        pytest.param(
+            kind,
+            case,
+            marks=() if number % 2 == place else FULL_ONLY,
+            id=f"{kind}-{case.name}",
+        )
+        for place, kind in enumerate(("edges", "heads"))
+        for number, case in enumerate(HOSTILE)
+    ],
+)
 def test_verifying_viewing_and_decoding(
     packed: Packed, tmp_path: Path, kind: str, case: Hostile
 ) -> None:
@@ -111,6 +126,7 @@ def test_verifying_viewing_and_decoding(
         assert decoded.value.offset_bytes == place
 
 
+@kinds
 @pytest.mark.parametrize("weight", [0.0, -0.0, 1.0, 1.01])
 def test_weights_within_tolerance(kind: str, weight: float) -> None:
     arrays = sound_edges(LISTS[kind])
@@ -118,6 +134,7 @@ def test_weights_within_tolerance(kind: str, weight: float) -> None:
     check(arrays, kind)
 
 
+@kinds
 def test_lists_without_edges(kind: str) -> None:
     arrays = sound_edges(LISTS[kind])
     arrays["ptr"][:] = 0
@@ -125,8 +142,9 @@ def test_lists_without_edges(kind: str) -> None:
     check(arrays, kind)
 
 
+@kinds
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.uint32])
-@pytest.mark.parametrize("count", [1, 2, 15, 16, 17, 33, 64, 100])
+@pytest.mark.parametrize("count", [1, 2, 15, 16, 17, 33, pytest.param(64, marks=FULL_ONLY), 100])
 def test_one_fault_anywhere_in_a_long_list(kind: str, dtype: Any, count: int) -> None:
     """Every lane of the vector loops finds its fault, at any alignment."""
     pairs = [(source, target) for target in range(20) for source in range(target)][:count]

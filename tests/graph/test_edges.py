@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import reference
+from trials import FULL_ONLY
 
 from wdsbench import _core
 
@@ -57,7 +58,9 @@ def test_the_mean_is_over_heads() -> None:
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 @pytest.mark.parametrize(("kind", "value"), [("top", 0.35), ("top", 0.0), ("threshold", 0.05)])
-@pytest.mark.parametrize("tokens", [1, 2, 3, 17, 70, 129, 140])
+@pytest.mark.parametrize(
+    "tokens", [1, 2, 3, 17, 129, *(pytest.param(tokens, marks=FULL_ONLY) for tokens in (70, 140))]
+)
 def test_against_the_reference(dtype: Any, kind: str, value: float, tokens: int) -> None:
     rng = np.random.default_rng(tokens)
     attention = rng.random((5, tokens, tokens)).astype(dtype)

@@ -31,12 +31,13 @@ def test_scalar_is_the_last_and_always_there() -> None:
     assert _core.half_kernels()[-1] == ("scalar", True)
 
 
-@pytest.mark.parametrize("shift", range(0, 64, 4))
-def test_every_half(kernel: str, stream: bool, shift: int) -> None:
+def test_every_half(kernel: str, stream: bool) -> None:
     bits = np.arange(65536, dtype=np.uint16)
-    out = aligned(4 * 65536 + 64)[shift : shift + 4 * 65536].view(np.uint32)
-    _core.widen_half(bits, out, kernel=kernel, stream=stream)
-    np.testing.assert_array_equal(out, reference.widen_half(bits))
+    expected = reference.widen_half(bits)
+    for shift in range(0, 64, 4):
+        out = aligned(4 * 65536 + 64)[shift : shift + 4 * 65536].view(np.uint32)
+        _core.widen_half(bits, out, kernel=kernel, stream=stream)
+        np.testing.assert_array_equal(out, expected, f"shifted by {shift} bytes")
 
 
 def aligned(size: int) -> np.ndarray:
@@ -49,13 +50,13 @@ def aligned(size: int) -> np.ndarray:
 def test_streaming_from_every_place_of_a_line(kernel: str) -> None:
     for shift in range(68):
         every = np.random.default_rng(shift).integers(0, 65536, 80).astype(np.uint16)
+        wide = reference.widen_half(every).view(np.uint8)
         for length in (0, 1, 3, 7, 8, 15, 16, 17, 31, 32, 33, 47, 64, 79, 80):
             source, target = aligned(256), aligned(512)
             source[shift : shift + 2 * length] = every[:length].view(np.uint8)
             place = target[shift : shift + 4 * length]
             _core.widen_half(source[shift : shift + 2 * length], place, kernel=kernel, stream=True)
-            expected = reference.widen_half(every[:length]).view(np.uint8)
-            np.testing.assert_array_equal(place, expected, f"{length} halves at {shift}")
+            assert (place == wide[: 4 * length]).all(), f"{length} halves at {shift}"
             assert (target[:shift] == GUARD).all(), (length, shift)
             assert (target[shift + 4 * length :] == GUARD).all(), (length, shift)
 

@@ -10,6 +10,7 @@ import pytest
 import reference
 import torch
 from builders import HEADS, LAYERS, Packed, make_dataset, make_raw, write_pickle, write_scores
+from trials import FULL_ONLY
 
 from wdsbench import TraceLoader
 from wdsbench.errors import DecodeError, TraceError
@@ -21,11 +22,17 @@ ALL = PackOptions(attention=("full", "edges", "heads", "sketch"))
 
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Packed:
-    return make_dataset(tmp_path_factory.mktemp("data"), options=ALL)
+    return make_dataset(tmp_path_factory.mktemp("data"), traces=30, options=ALL)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("layers", [None, [2, 0]])
+@pytest.mark.parametrize(
+    ("workers", "layers"),
+    [
+        (0, None),
+        (2, [2, 0]),
+        *(pytest.param(*pair, marks=FULL_ONLY) for pair in ((0, [2, 0]), (2, None))),
+    ],
+)
 def test_union_graphs(packed: Packed, workers: int, layers: Any) -> None:
     from torch_geometric.data import Batch as GraphBatch
     from torch_geometric.data import Data
@@ -58,11 +65,17 @@ def test_union_graphs(packed: Packed, workers: int, layers: Any) -> None:
             assert torch.equal(ours.edge_attr, theirs.edge_attr)
             assert torch.equal(ours.x, theirs.x)
         seen += len(batch)
-    assert seen == 60
+    assert seen == 30
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("layers", [None, [1]])
+@pytest.mark.parametrize(
+    ("workers", "layers"),
+    [
+        (0, None),
+        (2, [1]),
+        *(pytest.param(*pair, marks=FULL_ONLY) for pair in ((0, [1]), (2, None))),
+    ],
+)
 def test_sketches(packed: Packed, workers: int, layers: Any) -> None:
     loader = TraceLoader(
         packed.folder, split=None, fields=("sketch",), layers=layers, num_workers=workers
@@ -109,7 +122,7 @@ def patched(packed: Packed, member: str, at: int, data: bytes) -> tuple[TraceLoa
     ],
 )
 def test_damage_is_named(tmp_path: Path, member: str, data: bytes, words: str) -> None:
-    packed = make_dataset(tmp_path, traces=20, options=ALL, tokens=6)
+    packed = make_dataset(tmp_path, traces=12, options=ALL, tokens=6)
     loader, key, path = patched(packed, member, 128, data)
     with pytest.raises(DecodeError, match=words) as caught:
         list(loader)

@@ -21,11 +21,6 @@ from wdsbench import DecodeError, TraceDataset, TraceLoader
 CHOICES: list[Any] = ["last", "last_answer", "answer", "all", 1, 3, 50, ("first", 1), ("first", 4)]
 
 
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Packed:
-    return make_dataset(tmp_path_factory.mktemp("data"))
-
-
 def check(sample: dict[str, Any], packed: Packed, tokens: Any = "last", layers: Any = None) -> str:
     """Compare a sample with its raw trace; return its question id."""
     question_id = str(sample["question_id"])
@@ -45,9 +40,20 @@ def check(sample: dict[str, Any], packed: Packed, tokens: Any = "last", layers: 
     return question_id
 
 
-@pytest.mark.parametrize("tokens", CHOICES, ids=str)
-@pytest.mark.parametrize("layers", [None, [2, 0], pytest.param(-1, marks=FULL_ONLY)])
-@pytest.mark.parametrize("threads", [pytest.param(1, marks=FULL_ONLY), 3])
+@pytest.mark.parametrize(
+    ("tokens", "layers", "threads"),
+    [
+        *((tokens, [2, 0], 3) for tokens in CHOICES),
+        ("all", None, 3),
+        *(
+            pytest.param(tokens, layers, threads, marks=FULL_ONLY)
+            for tokens in CHOICES
+            for layers in (None, [2, 0], -1)
+            for threads in (1, 3)
+            if (layers, threads) != ([2, 0], 3) and (tokens, layers, threads) != ("all", None, 3)
+        ),
+    ],
+)
 def test_values(packed: Packed, tokens: Any, layers: Any, threads: int) -> None:
     dataset = TraceDataset(packed.folder, split=None, tokens=tokens, layers=layers, threads=threads)
     rows = [layers] if layers == -1 else layers
@@ -139,8 +145,15 @@ def test_pickling(packed: Packed) -> None:
     assert [check(sample, packed, "all") for sample in again]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("batch_size", [None, pytest.param(1, marks=FULL_ONLY), 7])
+@pytest.mark.parametrize(
+    ("batch_size", "workers"),
+    [
+        (None, 0),
+        (7, 0),
+        (7, 2),
+        *(pytest.param(*pair, marks=FULL_ONLY) for pair in ((None, 2), (1, 0), (1, 2))),
+    ],
+)
 def test_default_collate(packed: Packed, workers: int, batch_size: int | None) -> None:
     dataset = TraceDataset(packed.folder, split=None)
     assert isinstance(dataset, IterableDataset)
@@ -167,7 +180,10 @@ def pad(samples: list[dict[str, Any]]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("method", "tokens"),
-    [("fork", "all"), ("fork", "answer"), pytest.param("spawn", "all", marks=FULL_ONLY)],
+    [
+        ("fork", "answer"),
+        *(pytest.param(method, "all", marks=FULL_ONLY) for method in ("fork", "spawn")),
+    ],
 )
 def test_custom_collate(packed: Packed, method: str, tokens: str) -> None:
     dataset = TraceDataset(packed.folder, split=None, tokens=tokens)
@@ -189,7 +205,7 @@ def test_custom_collate(packed: Packed, method: str, tokens: str) -> None:
 
 
 def test_set_epoch_reaches_new_workers(packed: Packed) -> None:
-    dataset = TraceDataset(packed.folder, split=None)
+    dataset = TraceDataset(packed.folder, split="val")
     loader = DataLoader(dataset, batch_size=None, num_workers=1)
     first = keys_of(loader)
     assert keys_of(loader) == first  # copies that know nothing of earlier epochs
@@ -198,7 +214,7 @@ def test_set_epoch_reaches_new_workers(packed: Packed) -> None:
     assert second != first
     assert sorted(second) == sorted(first)
     lasting = DataLoader(
-        TraceDataset(packed.folder, split=None),
+        TraceDataset(packed.folder, split="val"),
         batch_size=None,
         num_workers=1,
         persistent_workers=True,
@@ -217,7 +233,7 @@ def test_after_reading_in_this_process(packed: Packed) -> None:
     assert sum(1 for _ in here) == 40
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=FULL_ONLY)])
 def test_in_a_web_loader(packed: Packed, workers: int) -> None:
     dataset = TraceDataset(packed.folder, split=None)
     loader = webdataset.WebLoader(dataset, batch_size=None, num_workers=workers)

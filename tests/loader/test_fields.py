@@ -27,7 +27,7 @@ TOY = MemberKind(
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A data set whose samples hold the number of their layer and their number of tokens."""
-    packed = make_dataset(tmp_path, traces=20)
+    packed = make_dataset(tmp_path, traces=12)
     monkeypatch.setitem(KINDS, TOY.name, TOY)
 
     def add_member(samples: list[Sample]) -> None:
@@ -37,7 +37,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             sample.members["toy.npy"] = npy(toy.astype(np.float16))
 
     def add_field(fields: dict[str, FieldEntry]) -> None:
-        fields["toy"] = FieldEntry(dtype="<f2", shape=TOY.index_shape(3, 8, 2), samples=20)
+        fields["toy"] = FieldEntry(dtype="<f2", shape=TOY.index_shape(3, 8, 2), samples=12)
 
     return rewritten(packed.folder, tmp_path / "toy", add_member, add_field)
 
@@ -56,12 +56,12 @@ def test_a_toy_field(folder: Path, workers: int) -> None:
         for toy, tokens in zip(batch.extra["toy"], batch.token_count.tolist(), strict=True):
             assert toy.dtype == torch.float32
             assert torch.equal(toy, expected(tokens))
-    assert loader.stats.samples == 20
+    assert loader.stats.samples == 12
 
 
 def test_a_toy_field_of_single_samples(folder: Path) -> None:
     samples = list(TraceDataset(folder, split=None, fields=("hidden", "toy"), layers=[2, 0]))
-    assert len(samples) == 20
+    assert len(samples) == 12
     for sample in samples:
         assert torch.equal(sample["toy"], expected(int(sample["token_count"])))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import reference
 import torch
 from builders import LAYERS, Packed, make_dataset, make_raw, write_pickle, write_scores
 from loaded import check_once
+from trials import FULL_ONLY
 
 from wdsbench import TraceLoader
 from wdsbench.errors import DecodeError
@@ -20,13 +22,8 @@ TOKEN_CHOICES = ["all", "answer", 1, 3, 50, ("first", 1), ("first", 4)]
 
 
 @pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Packed:
-    return make_dataset(tmp_path_factory.mktemp("data"))
-
-
-@pytest.fixture(scope="module")
 def equal(tmp_path_factory: pytest.TempPathFactory) -> Packed:
-    return make_dataset(tmp_path_factory.mktemp("equal"), tokens=7)
+    return make_dataset(tmp_path_factory.mktemp("equal"), traces=20, tokens=7)
 
 
 def wanted(packed: Packed, question_id: str, tokens: Any, layers: Any = None) -> Any:
@@ -49,8 +46,19 @@ def test_one_token_stacks(packed: Packed, workers: int) -> None:
             np.testing.assert_array_equal(batch.hidden[i].numpy(), expected)
 
 
-@pytest.mark.parametrize("tokens", TOKEN_CHOICES)
-@pytest.mark.parametrize("layers", [None, [2, 0], slice(1, None), -1])
+@pytest.mark.parametrize(
+    ("tokens", "layers"),
+    [
+        *((tokens, None) for tokens in TOKEN_CHOICES),
+        *(("answer", layers) for layers in ([2, 0], slice(1, None), -1)),
+        *(
+            pytest.param(tokens, layers, marks=FULL_ONLY)
+            for tokens in TOKEN_CHOICES
+            for layers in ([2, 0], slice(1, None), -1)
+            if tokens != "answer"
+        ),
+    ],
+)
 def test_pad(packed: Packed, tokens: Any, layers: Any) -> None:
     loader = TraceLoader(
         packed.folder, split=None, tokens=tokens, layers=layers, layout="pad", batch_size=7
@@ -67,8 +75,18 @@ def test_pad(packed: Packed, tokens: Any, layers: Any) -> None:
             assert not batch.hidden[i, :, count:].any()
 
 
-@pytest.mark.parametrize("tokens", TOKEN_CHOICES)
-@pytest.mark.parametrize("layers", [None, [2, 0]])
+@pytest.mark.parametrize(
+    ("tokens", "layers"),
+    [
+        *((tokens, [2, 0]) for tokens in TOKEN_CHOICES),
+        ("answer", None),
+        *(
+            pytest.param(tokens, None, marks=FULL_ONLY)
+            for tokens in TOKEN_CHOICES
+            if tokens != "answer"
+        ),
+    ],
+)
 def test_jagged(packed: Packed, tokens: Any, layers: Any) -> None:
     loader = TraceLoader(
         packed.folder, split=None, tokens=tokens, layers=layers, layout="jagged", batch_size=7
@@ -92,8 +110,14 @@ def test_stack_of_equal_lengths(equal: Packed, tokens: Any) -> None:
             np.testing.assert_array_equal(batch.hidden[i].numpy(), expected)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("layers", [None, [2, 0]])
+@pytest.mark.parametrize(
+    ("workers", "layers"),
+    [
+        (0, None),
+        (2, [2, 0]),
+        *(pytest.param(*pair, marks=FULL_ONLY) for pair in ((0, [2, 0]), (2, None))),
+    ],
+)
 def test_graphs_equal_those_of_pyg(packed: Packed, workers: int, layers: Any) -> None:
     from torch_geometric.data import Batch as GraphBatch
     from torch_geometric.data import Data
@@ -135,11 +159,21 @@ def test_logprobs_and_meta(packed: Packed) -> None:
             assert batch.meta[i]["prompt_length"] == raw["prompt_length"]
 
 
+#: (batch size, drop_last, workers) of `make test`, beside those without workers.
+LENGTHS_OF_WORKERS = [(7, False, 3), (7, True, 2), (1000, False, 2)]
+
+
 # torch suggests no more workers than cores.
 @pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker processes:UserWarning")
-@pytest.mark.parametrize("workers", [0, 2, 3])
-@pytest.mark.parametrize("drop_last", [False, True])
-@pytest.mark.parametrize("batch_size", [1, 7, 1000])
+@pytest.mark.parametrize(
+    ("batch_size", "drop_last", "workers"),
+    [
+        pytest.param(
+            *choice, marks=FULL_ONLY if choice[2] and choice not in LENGTHS_OF_WORKERS else ()
+        )
+        for choice in itertools.product([1, 7, 1000], [False, True], [0, 2, 3])
+    ],
+)
 def test_len_is_exact(packed: Packed, workers: int, drop_last: bool, batch_size: int) -> None:
     loader = TraceLoader(
         packed.folder,

@@ -53,27 +53,43 @@ def scaled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "shards"
 
 
-@pytest.fixture(params=["half", "scaled"])
-def folder(request: pytest.FixtureRequest) -> Path:
-    made = request.getfixturevalue(request.param)
+def folder_of(source: str, request: pytest.FixtureRequest) -> Path:
+    """Return the folder of fixture ``half`` or ``scaled``."""
+    made = request.getfixturevalue(source)
     return made.folder if isinstance(made, Packed) else Path(made)
+
+
+both = pytest.mark.parametrize("source", ["half", "scaled"])
 
 
 def load(folder: Path, **options: Any) -> TraceLoader:
     return TraceLoader(folder, split=None, batch_size=7, **options)
 
 
+#: (source, number of the choice, workers) of `make test`.
+QUICK = [*(("scaled", number, 0) for number in range(len(CHOICES))), ("half", 2, 0)]
+QUICK += [("scaled", 4, 1), ("half", 8, 1)]
+
+
 @pytest.mark.parametrize(
-    ("choice", "workers"),
+    ("source", "choice", "workers"),
     [
-        pytest.param(choice, workers, marks=FULL_ONLY if workers and number % 3 else ())
+        pytest.param(
+            source,
+            choice,
+            workers,
+            marks=() if (source, number, workers) in QUICK else FULL_ONLY,
+            id=f"{source}-{ids(choice)}-{workers}",
+        )
+        for source in ("half", "scaled")
         for workers in (0, 1)
         for number, choice in enumerate(CHOICES)
     ],
 )
 def test_widened_on_the_device_or_the_host(
-    folder: Path, choice: dict[str, Any], workers: int
+    source: str, choice: dict[str, Any], workers: int, request: pytest.FixtureRequest
 ) -> None:
+    folder = folder_of(source, request)
     here = by_sample(load(folder, **choice))
     loader = load(folder, **choice, device="cpu", widen="device", num_workers=workers)
     batches = list(loader)
@@ -91,7 +107,9 @@ def test_scaled_states_exceed_float16(scaled: Path) -> None:
     assert loader.index.member("hidden_scale.npy", "size").any()
 
 
-def test_device_cpu_changes_nothing(folder: Path) -> None:
+@both
+def test_device_cpu_changes_nothing(source: str, request: pytest.FixtureRequest) -> None:
+    folder = folder_of(source, request)
     assert_same(by_sample(load(folder, device="cpu")), by_sample(load(folder)))
 
 
@@ -136,13 +154,15 @@ def test_states_of_other_widths_are_refused(half: Packed, tmp_path: Path) -> Non
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("choice", CHOICES, ids=ids)
+@both
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("widen", ["host", "device"])
 def test_batches_on_a_gpu_equal_host_batches(
-    folder: Path, choice: dict[str, Any], workers: int, widen: str
+    source: str, workers: int, widen: str, request: pytest.FixtureRequest
 ) -> None:
-    here = by_sample(load(folder, **choice))
-    loader = load(folder, **choice, device="cuda", widen=widen, num_workers=workers)
-    for _ in range(3):
-        assert_same(by_sample(loader), here)
+    folder = folder_of(source, request)
+    for choice in CHOICES:
+        here = by_sample(load(folder, **choice))
+        loader = load(folder, **choice, device="cuda", widen=widen, num_workers=workers)
+        for _ in range(3):
+            assert_same(by_sample(loader), here)

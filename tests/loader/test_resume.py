@@ -19,7 +19,7 @@ import pytest
 from builders import Packed, make_dataset
 from loaded import check_states
 from scripts import fork_file, run_file
-from trials import FULL_ONLY
+from trials import FULL_ONLY, trials
 
 from wdsbench import Batch, TraceLoader
 from wdsbench.loader.batch_order import batch_sizes, turns_after
@@ -31,11 +31,6 @@ pytestmark = [
 ]
 
 SetRank = Callable[..., None]
-
-
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Packed:
-    return make_dataset(tmp_path_factory.mktemp("data"))
 
 
 @pytest.fixture
@@ -97,7 +92,7 @@ def test_the_rest_is_the_same_at_any_batch(packed: Packed, workers: int) -> None
 
 
 #: (workers before the state was saved, workers after) of `make test`; the full form has all pairs.
-CHANGES = [(0, 2), (2, 0), (1, 3), (3, 2)]
+CHANGES = [(2, 0), (1, 3)]
 
 
 @pytest.mark.parametrize(
@@ -110,7 +105,7 @@ CHANGES = [(0, 2), (2, 0), (1, 3), (3, 2)]
 def test_with_another_number_of_workers(packed: Packed, then: int, now: int) -> None:
     first = load(packed, then)
     expected = contents(first)
-    second = load(packed, now)
+    second, third = load(packed, now), load(packed, then)
     for batches in (0, 1, 4, len(expected) - 1, len(expected)):
         second.load_state_dict(stopped(first, 0, batches))
         iterator = iter(second)
@@ -119,7 +114,6 @@ def test_with_another_number_of_workers(packed: Packed, then: int, now: int) -> 
         iterator.close()  # type: ignore[attr-defined]
         # Again, from within the resumed epoch and with the first number of workers.
         if state["epoch"] == 0:
-            third = load(packed, then)
             third.load_state_dict(state)
             rest += contents(third)
         assert rest == expected[batches:]
@@ -149,7 +143,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=FULL_ONLY), 2])
 def test_in_a_new_process(packed: Packed, tmp_path: Path, workers: int) -> None:
     loader = load(packed, workers)
     loader.set_epoch(1)
@@ -220,18 +214,22 @@ def test_a_damaged_state_is_refused(packed: Packed, change: dict[str, Any], word
         load(packed).load_state_dict(state)
 
 
-@pytest.mark.parametrize("drop_last", [False, True])
+#: (ranks, workers, batch size) of `make test` with and without ``drop_last``, and of the full form.
+RANKS = [(2, 0, 7), (3, 0, 7), (2, 0, 1), (40, 0, 4)]
+MORE_RANKS = [(2, 2, 7), (3, 2, 5), (3, 3, 1), (97, 2, 3)]
+
+
 @pytest.mark.parametrize(
-    ("ranks", "workers", "batch_size"),
+    ("ranks", "workers", "batch_size", "drop_last"),
     [
-        (2, 0, 7),
-        (3, 0, 7),
-        pytest.param(2, 2, 7, marks=FULL_ONLY),
-        (3, 2, 5),
-        (2, 0, 1),
-        pytest.param(3, 3, 1, marks=FULL_ONLY),
-        (40, 0, 4),
-        pytest.param(97, 2, 3, marks=FULL_ONLY),
+        (3, 2, 5, False),
+        *((*row, drop_last) for row in RANKS for drop_last in (False, True)),
+        *(
+            pytest.param(*row, drop_last, marks=FULL_ONLY)
+            for row in MORE_RANKS
+            for drop_last in (False, True)
+            if (row, drop_last) != ((3, 2, 5), False)
+        ),
     ],
 )
 def test_all_ranks_take_the_same_steps(
@@ -297,24 +295,27 @@ def test_an_epoch_differs_from_the_last_on_every_rank(packed: Packed, as_rank: S
         assert len(set(orders)) == 3
 
 
-def test_batches_of_no_samples(packed: Packed, as_rank: SetRank) -> None:
+CHOICES: list[dict[str, Any]] = [
+    {"tokens": "last"},
+    {"tokens": 2},
+    {"tokens": "all", "layout": "pad"},
+    {"tokens": "all", "layout": "jagged"},
+    {"layout": "graph"},
+    {"fields": ("hidden", "logprobs", "meta")},
+]
+
+
+@pytest.mark.trials
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_of_no_samples(packed: Packed, as_rank: SetRank, workers: int) -> None:
     """With more ranks than samples, every layout has an empty batch."""
     as_rank(998, 1000)
-    choices: list[dict[str, Any]] = [
-        {"tokens": "last"},
-        {"tokens": 2},
-        {"tokens": "all", "layout": "pad"},
-        {"tokens": "all", "layout": "jagged"},
-        {"layout": "graph"},
-        {"fields": ("hidden", "logprobs", "meta")},
-    ]
-    for options in choices:
-        for workers in (0, 2):
-            loader = load(packed, workers, **options)
-            sizes = [len(batch) for batch in loader]
-            assert len(sizes) == len(loader)
-            assert 0 in sizes
-            loader.close()
+    for options in CHOICES[:: trials(3 if workers else 1, 1)]:
+        loader = load(packed, workers, **options)
+        sizes = [len(batch) for batch in loader]
+        assert len(sizes) == len(loader)
+        assert 0 in sizes
+        loader.close()
 
 
 def test_workers_ignore_a_signal_that_the_parent_handles(packed: Packed) -> None:
@@ -340,7 +341,7 @@ import signal, sys, weakref
 class Owner:
     pass
 
-kept = []
+sys.kept = kept = []  # until the interpreter ends
 owner = Owner()
 weakref.finalize(owner, print)  # before multiprocessing is imported: its turn at exit is the last
 
@@ -359,10 +360,11 @@ if __name__ == "__main__":
 """
 
 
-def test_workers_that_ignore_a_signal_still_end(packed: Packed, tmp_path: Path) -> None:
+@pytest.mark.parametrize("run", [fork_file, pytest.param(run_file, marks=FULL_ONLY)])
+def test_workers_that_ignore_a_signal_still_end(packed: Packed, tmp_path: Path, run: Any) -> None:
     script = tmp_path / "ends.py"
     script.write_text(ENDS)
-    done = run_file(script, packed.folder)
+    done = run(script, packed.folder)
     assert (done.returncode, done.stderr) == (3, "")
 
 

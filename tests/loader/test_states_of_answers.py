@@ -4,6 +4,7 @@ error that says what is stored.
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -76,15 +77,20 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Packed:
     return pack_cut(tmp_path_factory.mktemp("mixed"), traces, keep)
 
 
-@pytest.mark.parametrize("layout", ["pad", "jagged"])
-@pytest.mark.parametrize("tokens", ["answer", "last", "last_answer", 1])
+#: (source, tokens, layout) that workers read in `make test`.
+OF_WORKERS = [("answers", "last_answer", "pad"), ("mixed", "answer", "jagged")]
+
+
 @pytest.mark.parametrize(
-    ("source", "workers"),
+    ("source", "tokens", "layout", "workers"),
     [
-        ("answers", 0),
-        pytest.param("answers", 2, marks=FULL_ONLY),
-        pytest.param("mixed", 0, marks=FULL_ONLY),
-        ("mixed", 2),
+        pytest.param(
+            *choice, workers, marks=FULL_ONLY if workers and choice not in OF_WORKERS else ()
+        )
+        for choice in itertools.product(
+            ["answers", "mixed"], ["answer", "last", "last_answer", 1], ["pad", "jagged"]
+        )
+        for workers in (0, 2)
     ],
 )
 def test_rows_are_those_of_the_tokens(
@@ -113,8 +119,10 @@ def test_rows_are_those_of_the_tokens(
     assert sorted(seen) == sorted(packed.raws)
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("tokens", ["last", "last_answer"])
+@pytest.mark.parametrize(
+    ("tokens", "workers"),
+    [("last", 0), ("last_answer", 0), ("last", 1), pytest.param("last_answer", 1, marks=FULL_ONLY)],
+)
 def test_one_token_stacks(answers: Packed, tokens: str, workers: int) -> None:
     loader = TraceLoader(answers.folder, split=None, tokens=tokens, layers=[2, 0],
                          num_workers=workers, batch_size=16)  # fmt: skip

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from builders import Packed, make_dataset
+from trials import FULL_ONLY
 
 from wdsbench import TraceLoader
 from wdsbench.loader import LoaderStats
@@ -71,18 +72,25 @@ def test_rate() -> None:
     assert LoaderStats(bytes_read=3 * 10**9).gbps == 0.0
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+# (arguments, tokens and layers of a sample)
+COUNTED: list[tuple[dict[str, Any], int, int]] = [
+    ({"tokens": "all"}, 7, 3),
+    ({"tokens": 2, "layers": [1]}, 2, 1),
+    ({"tokens": "all", "layout": "graph"}, 7, 3),
+    ({"tokens": "last"}, 1, 3),
+]
+
+
 @pytest.mark.parametrize(
-    ("choice", "tokens", "layers"),
+    ("choice", "tokens", "layers", "workers"),
     [
-        ({"tokens": "all"}, 7, 3),
-        ({"tokens": 2, "layers": [1]}, 2, 1),
-        ({"tokens": "all", "layout": "graph"}, 7, 3),
-        ({"tokens": "last"}, 1, 3),
+        *((*row, 0) for row in COUNTED),
+        (*COUNTED[1], 2),
+        *(pytest.param(*COUNTED[number], 2, marks=FULL_ONLY) for number in (0, 2, 3)),
     ],
 )
 def test_counters(
-    packed: Packed, workers: int, choice: dict[str, Any], tokens: int, layers: int
+    packed: Packed, choice: dict[str, Any], tokens: int, layers: int, workers: int
 ) -> None:
     loader = TraceLoader(
         packed.folder, split=None, batch_size=7, num_workers=workers, threads=2, **choice

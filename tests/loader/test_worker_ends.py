@@ -17,7 +17,7 @@ from forks import Forked, start_file
 from loaded import assert_same, by_sample, check_states
 from loader.teams import check_all, load, load_large, order, pids
 from scripts import TESTS, fork_file, is_alive, run_file, until
-from trials import FULL_ONLY, full_only
+from trials import FULL_ONLY, full_only, trials
 
 from wdsbench import DecodeError, WdsbenchError
 from wdsbench.loader.decode import BatchDecoder
@@ -29,10 +29,11 @@ pytestmark = [
 ]
 
 
+@pytest.mark.trials
 @pytest.mark.parametrize("victim", [pytest.param(0, marks=FULL_ONLY), 1])
 def test_a_killed_worker_in_mid_epoch(large: Packed, victim: int) -> None:
     loader = load_large(large, batch_size=2)
-    for _ in range(2):
+    for _ in range(trials(1, 2)):
         batches = iter(loader)
         check_states(next(batches), large, "all")
         os.kill(pids()[victim], signal.SIGKILL)
@@ -53,7 +54,13 @@ def test_a_worker_killed_between_epochs(large: Packed) -> None:
     assert len(order(loader)) == 80
 
 
-@pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGSEGV, signal.SIGBUS])
+@pytest.mark.parametrize(
+    "sig",
+    [
+        signal.SIGTERM,
+        *(pytest.param(sig, marks=FULL_ONLY) for sig in (signal.SIGSEGV, signal.SIGBUS)),
+    ],
+)
 def test_other_signals_are_named(large: Packed, sig: signal.Signals) -> None:
     loader = load_large(large, batch_size=1)
     batches = iter(loader)
@@ -65,7 +72,7 @@ def test_other_signals_are_named(large: Packed, sig: signal.Signals) -> None:
 
 
 def test_damage_ends_the_team_and_not_the_loader(tmp_path: Path) -> None:
-    packed = make_dataset(tmp_path, traces=40)
+    packed = make_dataset(tmp_path, traces=20)
     loader = load(packed)
     index = loader.index
     path = index.shard_path(1)
@@ -75,7 +82,7 @@ def test_damage_ends_the_team_and_not_the_loader(tmp_path: Path) -> None:
     other = path.with_suffix(".other")
     other.write_bytes(good[:offset] + b"XX" + good[offset + 2 :])
     other.replace(path)
-    for _ in range(3):
+    for _ in range(2):
         with pytest.raises(DecodeError, match="not an npy member") as caught:
             order(loader)
         assert caught.value.shard == str(path)
@@ -84,8 +91,8 @@ def test_damage_ends_the_team_and_not_the_loader(tmp_path: Path) -> None:
         assert until(lambda: not pids())
     other.write_bytes(good)
     other.replace(path)
-    for _ in range(3):
-        assert len(order(loader)) == 40
+    for _ in range(2):
+        assert len(order(loader)) == 20
 
 
 class ForeignError(Exception):
@@ -95,30 +102,50 @@ class ForeignError(Exception):
         super().__init__(f"{one} and {two}")
 
 
-def test_an_unexpected_error_is_reported(packed: Packed, monkeypatch: pytest.MonkeyPatch) -> None:
+def local_error() -> Exception:
+    """Return an error of a class that cannot be imported."""
+
     class LocalError(Exception):
         pass
 
-    errors = [
-        (ZeroDivisionError("by zero"), ZeroDivisionError, "by zero"),
-        (OSError(28, "No space left on device"), OSError, "No space left on device"),
-        (MemoryError("too much"), MemoryError, "too much"),
-        (ForeignError(1, 2), WdsbenchError, "ForeignError: 1 and 2"),
-        (LocalError("here"), WdsbenchError, "LocalError: here"),
-    ]
-    for error, kind, words in errors:
+    return LocalError("here")
 
-        def fail(*_: Any, error: Exception = error) -> None:
-            raise error
 
-        with monkeypatch.context() as patch:
-            patch.setattr(BatchDecoder, "start", fail)
-            loader = load(packed, 1)
-            with pytest.raises(kind, match=words) as caught:
-                order(loader)
-        assert "Traceback" in str(caught.value.__cause__)
-        assert "in fail" in str(caught.value.__cause__)
-        assert len(order(loader)) == 60
+# (error in a worker, error of the loader, its words)
+ERRORS: list[tuple[Exception, type[Exception], str]] = [
+    (OSError(28, "No space left on device"), OSError, "No space left on device"),
+    (ForeignError(1, 2), WdsbenchError, "ForeignError: 1 and 2"),
+    (local_error(), WdsbenchError, "LocalError: here"),
+]
+MORE_ERRORS: list[tuple[Exception, type[Exception], str]] = [
+    (ZeroDivisionError("by zero"), ZeroDivisionError, "by zero"),
+    (MemoryError("too much"), MemoryError, "too much"),
+]
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "words"),
+    [*ERRORS, *(pytest.param(*row, marks=FULL_ONLY) for row in MORE_ERRORS)],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_an_unexpected_error_is_reported(
+    packed: Packed,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    kind: type[Exception],
+    words: str,
+) -> None:
+    def fail(*_: Any) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(BatchDecoder, "start", fail)
+        loader = load(packed, 1)
+        with pytest.raises(kind, match=words) as caught:
+            order(loader)
+    assert "Traceback" in str(caught.value.__cause__)
+    assert "in fail" in str(caught.value.__cause__)
+    assert len(order(loader)) == 60
 
 
 SCRIPT = """

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import errno
 import gc
+import multiprocessing
 import os
+import sys
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import pytest
 from builders import Packed, make_dataset
+from loaded import assert_same, by_sample
+from loader.teams import load
 from scripts import fork_code, fork_file
-from trials import FULL_ONLY, trials
+from trials import FULL_ONLY, full_only, trials
 
-from wdsbench import TraceLoader
+from wdsbench import TraceLoader, processes
 from wdsbench.errors import WdsbenchError
 from wdsbench.loader import team as team_module
 from wdsbench.loader.decode import BatchDecoder
 from wdsbench.slabs import SharedSlab
-
-
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Packed:
-    return make_dataset(tmp_path_factory.mktemp("data"))
-
 
 HUNG = "assert os.waitpid(pid, 0)[1] == 0, 'the child hung'"
 
@@ -37,7 +36,7 @@ import os, signal, sys
 from wdsbench import TraceLoader
 loader = TraceLoader(sys.argv[1], split=None, batch_size=1, num_workers=2)
 def epochs():
-    for _ in range({trials(3, 20)}):
+    for _ in range({trials(1, 20)}):
         assert sum(len(batch) for batch in loader) == 60
 epochs()
 signal.alarm(20)
@@ -57,7 +56,7 @@ epochs()
 
 # SharedSlab.__init__ closes the descriptor if posix_fallocate fails; __del__ must not close the
 # same number again, which may be another file by then.
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.ENOMEM])
+@pytest.mark.parametrize("code", [errno.ENOSPC, pytest.param(errno.ENOMEM, marks=FULL_ONLY)])
 def test_lack_of_memory_closes_once(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     def refuse(*_: Any) -> None:
         raise OSError(code, os.strerror(code))
@@ -107,7 +106,7 @@ def test_lack_of_memory_at_the_start_of_workers(
     assert sum(len(batch) for batch in loader) == 60
 
 
-# In the full form a task larger than a pipe holds (TokenRanges of 4,500 rows); no main guard.
+# A task larger than a pipe holds (TokenRanges of 4,500 rows); no main guard.
 SCRIPT = """
 import multiprocessing, sys, torch
 from wdsbench import TraceLoader
@@ -119,15 +118,39 @@ assert torch.equal(states(1), states(0))
 """
 
 
-@pytest.mark.trials
-@pytest.mark.parametrize("method", ["spawn", pytest.param("forkserver", marks=FULL_ONLY)])
+@full_only
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_without_a_main_guard_and_many_samples(tmp_path: Path, method: str) -> None:
-    traces = trials(300, 4500)
-    packed = make_dataset(tmp_path, traces=traces, layers=1, features=1, tokens=2, shard_mb=100)
+    packed = make_dataset(tmp_path, traces=4500, layers=1, features=1, tokens=2, shard_mb=100)
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     done = fork_file(script, packed.folder, method)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_arguments_of_fresh_interpreters(packed: Packed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The workers receive all they need; forks stand in for the interpreters."""
+    started: list[int] = []
+
+    def fork(pipe: int, _: Any, ignored: Any) -> Any:
+        def work() -> None:
+            connection = Connection(os.dup(pipe))
+            assert connection.recv() == sys.path
+            processes._serve(connection, ignored)
+
+        process = multiprocessing.get_context("fork").Process(target=work, daemon=True)
+        process.start()
+        started.append(process.pid or 0)
+        return process
+
+    def start_interpreters(*arguments: Any, **named: Any) -> Any:
+        return processes.start_workers(*arguments, **{**named, "fork": False})
+
+    monkeypatch.setattr(processes, "_interpreter", fork)
+    monkeypatch.setattr(team_module, "start_workers", start_interpreters)
+    for options in ({"tokens": "all", "layout": "pad", "verify": "hash"}, {"layout": "graph"}):
+        assert_same(by_sample(load(packed, **options)), by_sample(load(packed, 0, **options)))
+    assert len(started) == 4
 
 
 # Filled.done_at must be set if a worker decodes nothing (no states requested, or a batch larger
@@ -156,9 +179,8 @@ def test_batches_larger_than_a_slab_are_counted(
 
 # stats.copied_batches counts the batches of one epoch, not all tensors since the loader was made.
 @pytest.mark.parametrize("layout", ["stack", "graph"])
-def test_copied_batches_of_an_epoch(tmp_path: Path, layout: str) -> None:
-    packed = make_dataset(tmp_path, traces=40, features=1024, tokens=40, layers=2)
-    loader = TraceLoader(packed.folder, split=None, tokens="all", layout=layout, batch_size=2)
+def test_copied_batches_of_an_epoch(large: Packed, layout: str) -> None:
+    loader = TraceLoader(large.folder, split=None, tokens="all", layout=layout, batch_size=2)
     kept = list(loader)
     first = loader.stats.copied_batches
     assert 0 < first <= loader.stats.batches
@@ -173,7 +195,13 @@ def test_copied_batches_of_an_epoch(tmp_path: Path, layout: str) -> None:
 
 # An EOFError, BrokenPipeError or ConnectionResetError of a read in a worker must be reported, and
 # not be mistaken for the death of the training process.
-@pytest.mark.parametrize("kind", [EOFError, BrokenPipeError, ConnectionResetError])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        EOFError,
+        *(pytest.param(kind, marks=FULL_ONLY) for kind in (BrokenPipeError, ConnectionResetError)),
+    ],
+)
 def test_errors_like_a_broken_pipe_are_reported(
     packed: Packed, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
 ) -> None:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import gc
 import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from builders import Packed
+from builders import Packed, make_dataset
 from loaded import assert_same, by_sample, check_states, wanted
 from loader.teams import load, load_large, order, pids
 from scripts import until
-from trials import FULL_ONLY, trials
+from trials import FULL_ONLY, full_only, trials
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs memfd_create"),
@@ -22,26 +23,33 @@ pytestmark = [
 ]
 
 
+#: Choices that two workers make in `make test`; the full form has all, by one to three.
 CHOICES: list[dict[str, Any]] = [
-    {"tokens": "last"},
     {"tokens": "last", "layers": [2, 0, 0]},
-    {"tokens": "all", "layout": "pad"},
     {"tokens": "answer", "layout": "jagged"},
-    {"tokens": 2, "layout": "pad", "layers": -1},
-    {"layout": "graph"},
     {"layout": "graph", "layers": [2, 0], "fields": ("logprobs", "meta")},
-    {"fields": ("hidden", "logprobs", "meta")},
-    {"fields": ("meta",)},
     {"fields": ()},
     {"tokens": "all", "layout": "pad", "verify": "hash"},
+    {"drop_last": True, "batch_size": 1},
+]
+MORE_CHOICES: list[dict[str, Any]] = [
+    {"tokens": "last"},
+    {"tokens": "all", "layout": "pad"},
+    {"tokens": 2, "layout": "pad", "layers": -1},
+    {"layout": "graph"},
+    {"fields": ("hidden", "logprobs", "meta")},
+    {"fields": ("meta",)},
     {"layout": "graph", "verify": "hash"},
     {"tokens": "all", "layout": "jagged", "shuffle": 0},
     {"split": "val", "batch_size": 1000},
-    {"drop_last": True, "batch_size": 1},
 ]
 
 
-@pytest.mark.parametrize("choice", CHOICES, ids=str)
+@pytest.mark.parametrize(
+    "choice",
+    [*CHOICES, *(pytest.param(choice, marks=FULL_ONLY) for choice in MORE_CHOICES)],
+    ids=str,
+)
 @pytest.mark.parametrize(
     "workers", [pytest.param(1, marks=FULL_ONLY), 2, pytest.param(3, marks=FULL_ONLY)]
 )
@@ -54,7 +62,15 @@ def test_the_same_as_without(packed: Packed, choice: dict[str, Any], workers: in
         assert alone.keys() == packed.raws.keys()
 
 
-@pytest.mark.parametrize("choice", [CHOICES[0], CHOICES[2], CHOICES[5]], ids=str)
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"tokens": "all", "layout": "pad"},
+        pytest.param({"tokens": "last"}, marks=FULL_ONLY),
+        pytest.param({"layout": "graph"}, marks=FULL_ONLY),
+    ],
+    ids=str,
+)
 def test_one_worker_makes_the_same_batches(packed: Packed, choice: dict[str, Any]) -> None:
     alone = load(packed, 0, **choice)
     for ours, theirs in zip(load(packed, 1, **choice), alone, strict=True):
@@ -66,17 +82,18 @@ def test_one_worker_makes_the_same_batches(packed: Packed, choice: dict[str, Any
         assert torch.equal(ours.label, theirs.label)
 
 
-def test_more_workers_than_samples(packed: Packed) -> None:
-    loader = load(packed, 12, split="val", batch_size=3)
-    alone = by_sample(load(packed, 0, split="val"))
-    assert len(alone) < 12
+def test_more_workers_than_samples(tmp_path: Path) -> None:
+    few = make_dataset(tmp_path, traces=3)
+    loader = load(few, 5, batch_size=3)
+    alone = by_sample(load(few, 0))
+    assert len(alone) == 3
     assert_same(by_sample(loader), alone)
     assert loader.stats.batches == len(loader)
 
 
-@pytest.mark.trials
+@full_only
 def test_more_workers_than_cores_keep_their_turn(packed: Packed) -> None:
-    orders = [order(load(packed, 5, seed=3)) for _ in range(trials(2, 4))]
+    orders = [order(load(packed, 5, seed=3)) for _ in range(4)]
     assert all(one == orders[0] for one in orders)
 
 
@@ -93,7 +110,7 @@ def test_workers_are_reused(packed: Packed) -> None:
 
 
 @pytest.mark.parametrize(
-    "after", [1, pytest.param(2, marks=FULL_ONLY), 5, pytest.param(13, marks=FULL_ONLY)]
+    "after", [5, *(pytest.param(after, marks=FULL_ONLY) for after in (1, 2, 13))]
 )
 def test_an_early_break(large: Packed, after: int) -> None:
     loader, other = load_large(large), load_large(large)
@@ -210,7 +227,7 @@ def test_loaders_in_several_threads(large: Packed) -> None:
             wrong.append(error)
 
     order(load_large(large, 0))
-    threads = [threading.Thread(target=work, args=(n, n)) for n in (0, 2, 1, 2)]
+    threads = [threading.Thread(target=work, args=(n, n)) for n in (2, 1, 0, 2)[: trials(2, 4)]]
     for thread in threads:
         thread.start()
     for thread in threads:

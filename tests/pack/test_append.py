@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,12 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def write_files(folder: Path, first: int, count: int = 30) -> Path:
-    raws = [make_raw(f"q{i}", seed=i) for i in range(first, first + count)]
+#: Traces of a file.
+COUNT = 12
+
+
+def write_files(folder: Path, first: int) -> Path:
+    raws = [make_raw(f"q{i}", seed=i) for i in range(first, first + COUNT)]
     return write_pickle(folder / f"b{first:03d}.pkl", raws)
 
 
@@ -34,9 +39,19 @@ def scores(tmp_path: Path) -> Path:
     return write_scores(tmp_path / "s.csv", {f"q{i}": i % 10 / 10 for i in range(200)})
 
 
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a raw file, and what it packs to in ``out``."""
+    folder = tmp_path_factory.mktemp("original")
+    table = write_scores(folder / "s.csv", {f"q{i}": i % 10 / 10 for i in range(200)})
+    pack_more(folder, table, write_files(folder, 0), append=False)
+    return folder
+
+
 @pytest.fixture
-def packed(tmp_path: Path, scores: Path) -> Path:
-    pack_more(tmp_path, scores, write_files(tmp_path, 0), append=False)
+def packed(original: Path, tmp_path: Path) -> Path:
+    """Return a copy of the data set, with its raw file beside it."""
+    shutil.copytree(original, tmp_path, dirs_exist_ok=True)
     return tmp_path / "out"
 
 
@@ -74,7 +89,7 @@ def test_the_same_samples_as_packed_together(
     before = contents(packed)
     more = [write_files(tmp_path, 30), write_files(tmp_path, 60)]
     report = pack_more(tmp_path, scores, *more, workers=workers)
-    assert report.samples == 60
+    assert report.samples == 2 * COUNT
     after = contents(packed)
     tars = {name for name in before if name.endswith(".tar")}
     assert all(after[name] == before[name] for name in tars)
@@ -106,29 +121,29 @@ def test_appending_twice(packed: Path, tmp_path: Path, scores: Path) -> None:
     for first in (30, 60):
         pack_more(tmp_path, scores, write_files(tmp_path, first))
     index = DatasetIndex.open(packed)
-    assert len(index) == 90
+    assert len(index) == 3 * COUNT
     assert len(index.file.provenance.appended) == 2
 
 
 def test_other_members_and_wide_states(tmp_path: Path) -> None:
     """Columns that one of the tables does not have."""
-    raws = [make_raw(f"q{i}", seed=i, dtype=np.float32) for i in range(40)]
+    raws = [make_raw(f"q{i}", seed=i, dtype=np.float32) for i in range(2 * COUNT)]
     for raw in raws:
         raw["label"] = 1
-    for raw in raws[20:]:
+    for raw in raws[COUNT:]:
         raw["hidden_states"][1] *= 1e6
-    write_pickle(tmp_path / "a.pkl", [{**r, "attentions": None} for r in raws[:20]])
-    write_pickle(tmp_path / "b.pkl", raws[20:])
+    write_pickle(tmp_path / "a.pkl", [{**r, "attentions": None} for r in raws[:COUNT]])
+    write_pickle(tmp_path / "b.pkl", raws[COUNT:])
     for order in ("ab", "ba"):
         out = tmp_path / order
         for number, name in enumerate(order):
             pack([str(tmp_path / f"{name}.pkl")], out, append=number > 0)
         index = DatasetIndex.open(out)
-        assert [layer.scaled_samples for layer in index.file.layers] == [0, 20, 0]
-        assert index.file.fields["edges"].samples == 20
-        assert int((index.member("hidden_scale.npy", "size") != 0).sum()) == 20
+        assert [layer.scaled_samples for layer in index.file.layers] == [0, COUNT, 0]
+        assert index.file.fields["edges"].samples == COUNT
+        assert int((index.member("hidden_scale.npy", "size") != 0).sum()) == COUNT
         count = sum(len(batch) for batch in TraceLoader(out, split=None, verify="hash"))
-        assert count == 40
+        assert count == 2 * COUNT
 
 
 def test_a_copy_is_refused(packed: Path, tmp_path: Path, scores: Path) -> None:
@@ -200,7 +215,7 @@ def test_reduced_states_are_reduced_by_the_same_components(tmp_path: Path, score
         pack_more(tmp_path, scores, write_files(tmp_path, 30), reduce="pca:4")
     pack_more(tmp_path, scores, write_files(tmp_path, 30), reduce="pca:3")
     index = DatasetIndex.open(tmp_path / "out")
-    assert (len(index), index.num_features) == (60, 3)
+    assert (len(index), index.num_features) == (2 * COUNT, 3)
 
 
 def test_split_by_file_cannot_grow(tmp_path: Path, scores: Path) -> None:
@@ -251,7 +266,7 @@ def test_a_kill_leaves_the_old_data_set(packed: Path, tmp_path: Path, scores: Pa
     assert contents(packed) == before
     killed_append(tmp_path, "before the index")
     pack_more(tmp_path, scores, tmp_path / "b030.pkl")
-    assert len(DatasetIndex.open(packed)) == 60
+    assert len(DatasetIndex.open(packed)) == 2 * COUNT
 
 
 def test_a_kill_after_the_index_leaves_the_new_one(
@@ -259,9 +274,9 @@ def test_a_kill_after_the_index_leaves_the_new_one(
 ) -> None:
     write_files(tmp_path, 30)
     killed_append(tmp_path, "after the index")
-    assert len(DatasetIndex.open(packed)) == 60
+    assert len(DatasetIndex.open(packed)) == 2 * COUNT
     pack_more(tmp_path, scores, write_files(tmp_path, 60))
     index = DatasetIndex.open(packed)
-    assert len(rows_of(packed)) == 90
+    assert len(rows_of(packed)) == 3 * COUNT
     assert sum(name.endswith(".bin") for name in contents(packed)) == 1
     assert len(index.file.provenance.appended) == 2

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from builders import make_raw, write_pickle
+from trials import FULL_ONLY
 
 from wdsbench.errors import PackError, ScoreError, TraceError
 from wdsbench.pack import IncrementalPacker, PackOptions, PackReport, pack
@@ -121,7 +122,7 @@ def part_of_a_run(folder: Path) -> tuple[list[Path], list[Path]]:
     return files, spent
 
 
-@pytest.mark.parametrize("damage", ["cut", "gone"])
+@pytest.mark.parametrize("damage", ["cut", pytest.param("gone", marks=FULL_ONLY)])
 def test_the_only_copy_is_not_thrown_away(damage: str, tmp_path: Path) -> None:
     files, spent = part_of_a_run(tmp_path)
     out = tmp_path / "out"

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from builders import make_raw, write_pickle
+from trials import FULL_ONLY
 
 from wdsbench.errors import ScoreError, TraceError
 from wdsbench.pack import PackOptions, pack
@@ -89,7 +90,7 @@ def test_a_trace_without_a_row_names_the_rows_there_are(tmp_path: Path) -> None:
         pack([files], tmp_path / "out", scores=rows)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=FULL_ONLY), 2])
 def test_traces_without_numbers_in_order_of_appearance(workers: int, tmp_path: Path) -> None:
     files = write_files(
         tmp_path,
@@ -137,9 +138,11 @@ UNKNOWN: list[tuple[str, list[Traces], list[tuple[str, object, object]], str]] =
 ]
 
 
-@pytest.mark.parametrize("missing_score", ["error", "drop", "keep"])
 @pytest.mark.parametrize(
     ("files", "rows", "words"), [row[1:] for row in UNKNOWN], ids=[row[0] for row in UNKNOWN]
+)
+@pytest.mark.parametrize(
+    "missing_score", ["keep", *(pytest.param(each, marks=FULL_ONLY) for each in ("error", "drop"))]
 )
 def test_which_row_is_whose_is_never_guessed(
     files: list[Traces], rows: Any, words: str, missing_score: str, tmp_path: Path

@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import gzip
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 from builders import LAYERS, make_dataset, make_raw, write_pickle, write_scores
+from forks import start_code
+from trials import FULL_ONLY
 
 from wdsbench import TraceLoader
 from wdsbench.errors import PackError, ScoreError, TraceError, WdsbenchError
@@ -44,13 +44,13 @@ def folder_bytes(folder: Path) -> dict[str, bytes]:
 
 
 def test_same_input_same_bytes(tmp_path: Path) -> None:
-    first = make_dataset(tmp_path / "a", seed=3)
-    second = make_dataset(tmp_path / "elsewhere", seed=3)
+    first = make_dataset(tmp_path / "a", seed=3, traces=20)
+    second = make_dataset(tmp_path / "elsewhere", seed=3, traces=20)
     assert folder_bytes(first.folder) == folder_bytes(second.folder)
 
 
 def test_shards_close_at_their_size_and_nothing_else_is_left(tmp_path: Path) -> None:
-    packed = make_dataset(tmp_path, shard_mb=0.01)
+    packed = make_dataset(tmp_path, traces=20, shard_mb=0.01)
     index = DatasetIndex.open(packed.folder)
     assert len(index.file.shardlist) > 5
     allowed = {entry.url for entry in index.file.shardlist} | {"index.json", index.file.table.file}
@@ -217,9 +217,18 @@ WRONG: list[tuple[str, Callable[[list[dict[str, Any]]], object], type[WdsbenchEr
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "words"), [row[1:] for row in WRONG], ids=[row[0] for row in WRONG]
+    ("change", "error", "words", "existing"),
+    [
+        pytest.param(
+            *row,
+            existing,
+            marks=() if existing or number < 2 else FULL_ONLY,
+            id=f"{name} in {'a' if existing else 'a new'} folder",
+        )
+        for number, (name, *row) in enumerate(WRONG)
+        for existing in (True, False)
+    ],
 )
-@pytest.mark.parametrize("existing", [True, False], ids=["in a folder", "in a new folder"])
 def test_what_is_wrong_is_named_and_nothing_is_written(
     tmp_path: Path,
     change: Callable[..., object],
@@ -259,7 +268,7 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_data_set_is_never_overwritten(tmp_path: Path) -> None:
-    packed = make_dataset(tmp_path)
+    packed = make_dataset(tmp_path, traces=6)
     before = folder_bytes(packed.folder)
     with pytest.raises(PackError, match="already holds a data set"):
         DatasetWriter(packed.folder)
@@ -292,8 +301,9 @@ writer._shards._flusher.wait()
 writer._shards.start("test")
 os._exit(9)
 """
-    done = subprocess.run([sys.executable, "-c", code], check=False)
-    assert done.returncode == 9
+    process = start_code(code)
+    process.communicate(timeout=60)
+    assert process.returncode == 9
 
 
 def test_what_a_killed_run_left_is_cleared(tmp_path: Path) -> None:

@@ -277,7 +277,7 @@ def test_a_score_file_that_is_a_pipe_has_no_hash(packed: Packed, tmp_path: Path)
     assert (labels.file, labels.xxh3) == ("pipe", None)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=FULL_ONLY)])
 def test_a_reader_goes_on_with_the_labels_it_opened(
     packed: Packed, tmp_path: Path, workers: int
 ) -> None:

@@ -11,23 +11,23 @@ from wdsbench.errors import PackError
 from wdsbench.pack.prepare import half_states
 from wdsbench.shards.format.wide import to_half
 
+SPECIAL = (None, 0.0, -65504.0, 65519.0, 65520.0, 1e6, -1e30, np.inf, -np.inf)
+
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-@pytest.mark.parametrize(
-    "special", [None, 0.0, -65504.0, 65519.0, 65520.0, 1e6, -1e30, np.inf, -np.inf]
-)
-@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 5, 7), (2, 130, 1024)])
-def test_same_as_slow(dtype: Any, special: float | None, shape: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 5, 7), (2, 70, 1024)])
+def test_same_as_slow(dtype: Any, shape: tuple[int, ...]) -> None:
     hidden = np.random.default_rng(0).normal(size=shape).astype(dtype)
-    if special is not None:
+    for special in SPECIAL:
         with np.errstate(over="ignore"):
-            hidden[-1, -1, -1] = special
-    with np.errstate(over="ignore"):
-        ours, theirs = half_states(hidden, overflow="scale"), to_half(hidden, overflow="scale")
-    for name in ("values", "scale", "max_abs", "infinities", "error_max"):
-        np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name), name)
-        if getattr(theirs, name) is not None:
-            assert getattr(ours, name).dtype == getattr(theirs, name).dtype
+            if special is not None:
+                hidden[-1, -1, -1] = special
+            ours, theirs = half_states(hidden, overflow="scale"), to_half(hidden, overflow="scale")
+        for name in ("values", "scale", "max_abs", "infinities", "error_max"):
+            words = f"{name} with {special}"
+            np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name), words)
+            if getattr(theirs, name) is not None:
+                assert getattr(ours, name).dtype == getattr(theirs, name).dtype, words
 
 
 def test_strided_states() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,9 @@ def tars(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.glob("*.tar")}
 
 
-def make_raws(count: int = 40) -> list[dict[str, Any]]:
+def make_raws(count: int = 20) -> list[dict[str, Any]]:
     """Return traces of every kind: with and without texts, boundary, log-probabilities."""
-    raws = [make_raw(f"q/{i % 30}", seed=i) for i in range(count)]
+    raws = [make_raw(f"q/{i % 15}", seed=i) for i in range(count)]
     for i, raw in enumerate(raws):
         raw["label"] = i % 2
         if i % 7 == 1:
@@ -43,26 +44,30 @@ def make_raws(count: int = 40) -> list[dict[str, Any]]:
     return raws
 
 
-@pytest.mark.parametrize("file_format", ["npz", "pkl"])
+#: (file format, attention) of `make test`.
+QUICK = [("npz", ("edges", "heads", "sketch")), ("pkl", ("full", "edges"))]
+
+
 @pytest.mark.parametrize(
-    "attention",
+    ("file_format", "attention"),
     [
-        pytest.param(("edges", "sketch"), marks=FULL_ONLY),
-        ("edges", "heads", "sketch"),
-        ("full", "edges"),
-        pytest.param((), marks=FULL_ONLY),
+        pytest.param(*choice, marks=() if choice in QUICK else FULL_ONLY)
+        for choice in itertools.product(
+            ("npz", "pkl"),
+            (("edges", "sketch"), ("edges", "heads", "sketch"), ("full", "edges"), ()),
+        )
     ],
 )
 def test_packing_again_gives_the_same_shards(
     file_format: str, attention: tuple[str, ...], tmp_path: Path
 ) -> None:
     raws = make_raws()
-    write_pickle(tmp_path / "b1.pkl", raws[:25])
-    write_pickle(tmp_path / "b2.pkl", raws[25:])
+    write_pickle(tmp_path / "b1.pkl", raws[:13])
+    write_pickle(tmp_path / "b2.pkl", raws[13:])
     options = PackOptions(attention=attention, shard_mb=0.01)
     report = pack([str(tmp_path / "b*.pkl")], tmp_path / "out", options=options)
     unpacked = unpack(tmp_path / "out", tmp_path / "back", file_format=file_format)
-    assert unpacked.samples == 40
+    assert unpacked.samples == 20
     assert unpacked.scores is None
     again = pack([str(tmp_path / "back")], tmp_path / "again", options=options)
     assert tars(tmp_path / "again") == tars(tmp_path / "out")
@@ -165,7 +170,9 @@ def test_one_score_per_question_is_restored_as_one(tmp_path: Path) -> None:
     assert sorted(rows) == [[f"q{i}", str(i / 8)] for i in range(8)]
 
 
-@pytest.mark.parametrize("threshold", [0.5, 0.3, 1 / 3])
+@pytest.mark.parametrize(
+    "threshold", [0.3, *(pytest.param(value, marks=FULL_ONLY) for value in (0.5, 1 / 3))]
+)
 def test_scores_near_the_threshold_keep_their_label(threshold: float, tmp_path: Path) -> None:
     """The table stores float32, in which these scores equal the threshold."""
     near = [threshold, *(np.nextafter(threshold, side) for side in (0, 1))]

@@ -99,21 +99,15 @@ def rewritten(
 ) -> Path:
     """Write the data set again with something changed and every hash right."""
     index = DatasetIndex.open(folder)
+    shards = [index.shard_path(i).read_bytes() for i in range(len(index.file.shardlist))]
     samples = []
-    for row in range(len(index)):
-        members = {}
+    for row, shard in enumerate(index.columns["shard"].tolist()):
+        sample = Sample(SPLITS[int(index.columns["split"][row])], index.sample_row(row), {})
         for member in member_names():
-            place = spot(index, row, member)
-            if place.size:
-                data = place.shard.read_bytes()[place.offset : place.offset + place.size]
-                members[member] = data
-        samples.append(
-            Sample(
-                SPLITS[int(index.columns["split"][row])],
-                index.sample_row(row),
-                members,
-            )
-        )
+            offset, size = (int(index.member(member, part)[row]) for part in ("offset", "size"))
+            if size:
+                sample.members[member] = shards[shard][offset : offset + size]
+        samples.append(sample)
     change(samples)
     fields = dict(index.file.fields)
     change_fields(fields)

@@ -138,7 +138,7 @@ def test_shards_are_kept_open_up_to_a_limit(index: DatasetIndex) -> None:
 
 
 def test_a_missing_or_cut_shard_is_named(tmp_path: Path) -> None:
-    packed = make_dataset(tmp_path)
+    packed = make_dataset(tmp_path, traces=12)
     index = DatasetIndex.open(packed.folder)
     path = index.shard_path(2)
     size = path.stat().st_size

@@ -11,6 +11,7 @@ import pytest
 import webdataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from trials import trials
 
 from wdsbench import _core
 
@@ -189,8 +190,9 @@ def fuzzed(change: Callable[[bytearray], None]) -> bytes:
     return bytes(data)
 
 
+@pytest.mark.trials
 @given(st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 255)), max_size=4))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=trials(100, 300), deadline=None)
 def test_noise_is_read_or_refused(noise: list[tuple[int, int]]) -> None:
     import tempfile
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from builders import make_dataset
 from images import Patches, make_patches
+from trials import FULL_ONLY
 
 from wdsbench import DecodeError, TraceLoader
 from wdsbench.records import Batch
@@ -41,7 +42,7 @@ def same(batch: Batch, patches: Patches, channels: list[int] | None = None) -> i
     return len(batch)
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=FULL_ONLY)])
 def test_patches_are_normalised(patches: Patches, num_workers: int) -> None:
     opened = loader(patches, num_workers=num_workers)
     batches = list(opened)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from builders import Packed, make_dataset
 from numpy.typing import NDArray
+from trials import FULL_ONLY
 
 from wdsbench import Batch, TraceLoader
 from wdsbench.loader.layouts import LAYOUTS, BatchTensors, Layout, Placement
@@ -42,8 +43,14 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Packed:
     return make_dataset(tmp_path_factory.mktemp("data"), traces=30)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("layers", [None, [2, 0]])
+@pytest.mark.parametrize(
+    ("workers", "layers"),
+    [
+        (0, None),
+        (2, [2, 0]),
+        *(pytest.param(*pair, marks=FULL_ONLY) for pair in ((0, [2, 0]), (2, None))),
+    ],
+)
 def test_a_toy_layout(
     packed: Packed, monkeypatch: pytest.MonkeyPatch, workers: int, layers: list[int] | None
 ) -> None:

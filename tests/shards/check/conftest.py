@@ -11,4 +11,4 @@ from wdsbench.pack import PackOptions
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Packed:
     options = PackOptions(attention=("edges", "heads", "sketch", "full"), threads=1)
-    return make_dataset(tmp_path_factory.mktemp("data"), traces=30, shard_mb=0.05, options=options)
+    return make_dataset(tmp_path_factory.mktemp("data"), traces=16, shard_mb=0.05, options=options)

@@ -35,7 +35,7 @@ def test_traces_of_a_question_in_one_split_pass(tmp_path: Path) -> None:
         by_hand(tmp_path / "a", ("train", "a", 0), ("train", "a", 1), ("test", "b", 0))
     )
     check_split_hygiene(by_hand(tmp_path / "b"))
-    check_split_hygiene(DatasetIndex.open(make_dataset(tmp_path / "c").folder))
+    check_split_hygiene(DatasetIndex.open(make_dataset(tmp_path / "c", traces=12).folder))
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def test_the_index(copy: Path) -> None:
     assert (problem.kind, problem.shard) == ("index", "index.json")
     fields = {**content["fields"], "edges": {**content["fields"]["edges"], "samples": 2}}
     (problem,) = found(fields=fields)
-    assert "field edges of 2 samples, the table has 30" in problem.detail
+    assert "field edges of 2 samples, the table has 16" in problem.detail
     shards = [{**content["shardlist"][0], "xxh3": "0" * 16}, *content["shardlist"][1:]]
     (problem,) = found(shardlist=shards)
     assert (problem.kind, problem.shard, problem.member) == ("hash", "train-000000.tar", None)
@@ -68,7 +68,7 @@ def test_the_index(copy: Path) -> None:
     report = verify_dataset(copy)
     assert [problem.kind for problem in report.problems] == ["index"]
     assert "no data set here" in report.problems[0].detail
-    assert report.samples == 30
+    assert report.samples == 16
 
 
 def test_a_table_that_cannot_be_followed(packed: Packed, tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_tars_without_an_index(copy: Path) -> None:
     tars = sorted(copy.glob("*.tar"))
     report = verify_tars(tars)
     assert report.sound
-    assert report.samples == 30
+    assert report.samples == 16
     first, second = tars[0], tars[1]
     size = first.stat().st_size
     with first.open("r+b") as file:

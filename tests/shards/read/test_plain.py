@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import webdataset
 from builders import Packed, make_dataset
+from trials import FULL_ONLY
 
 from wdsbench import TraceLoader
 from wdsbench.errors import DecodeError, ShardError, WdsbenchError
@@ -57,8 +58,10 @@ def test_the_pass_finds_what_the_index_knew(packed: Packed, bare: Path) -> None:
     assert np.isnan(found.columns["label"]).all()
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("layout", ["pad", "graph"])
+@pytest.mark.parametrize(
+    ("layout", "workers"),
+    [("pad", 0), ("graph", 0), ("pad", 2), pytest.param("graph", 2, marks=FULL_ONLY)],
+)
 def test_batches_are_the_same(packed: Packed, bare: Path, layout: str, workers: int) -> None:
     options: dict[str, Any] = {"split": None, "tokens": "all", "layout": layout, "batch_size": 7}
     with_index = TraceLoader(packed.folder, **options)

@@ -13,7 +13,7 @@ import pytest
 from builders import make_dataset
 from forks import start_code
 from scripts import run_code
-from trials import trials
+from trials import full_only, trials
 
 from wdsbench.errors import PackError, ShardError
 from wdsbench.shards.format.index import LabelsEntry
@@ -61,7 +61,7 @@ relabel("zeros.csv")
 files = sorted(path.name for path in folder.iterdir() if path.suffix != ".bin")
 """
 
-# Kills before and after the n-th change of the disk, for every n there is.
+# Kills before the n-th change of the disk, for every n there is; in the full form also after it.
 AT_EVERY_STEP = """
 def run(n, before):
     left = [n]
@@ -82,7 +82,7 @@ def run(n, before):
     relabel("ones.csv")
     os._exit(0)
 seen = set()
-for before in (True, False):
+for before in (True, False)[:int(sys.argv[2])]:
     for n in range(1, 1000):
         status = os.waitpid(child(lambda: run(n, before)), 0)[1]
         if status == 0:
@@ -350,20 +350,21 @@ def test_an_open_index_travels_with_the_labels_it_has(copy: Path) -> None:
 def test_an_index_does_not_travel_to_other_shards(copy: Path, tmp_path: Path) -> None:
     old = DatasetIndex.open(copy)
     shutil.rmtree(copy)
-    shutil.move(make_dataset(tmp_path / "b", traces=50).folder, copy)
+    shutil.move(make_dataset(tmp_path / "b", traces=12).folder, copy)
     with pytest.raises(ShardError, match="the shards have changed"):
         pickle.loads(pickle.dumps(old))
 
 
-def test_killed_at_every_step(copy: Path) -> None:
-    run_code(HELPERS + AT_EVERY_STEP, copy)
-
-
 @pytest.mark.trials
+def test_killed_at_every_step(copy: Path) -> None:
+    run_code(HELPERS + AT_EVERY_STEP, copy, trials(1, 2))
+
+
+@full_only
 def test_killed_at_random(copy: Path) -> None:
-    run_code(HELPERS + AT_RANDOM, copy, 7, trials(16, 150))
+    run_code(HELPERS + AT_RANDOM, copy, 7, 150)
 
 
 @pytest.mark.trials
 def test_opened_while_labels_change(copy: Path) -> None:
-    run_code(HELPERS + WHILE_OPENING, copy, trials(50, 2000))
+    run_code(HELPERS + WHILE_OPENING, copy, trials(20, 2000))
