@@ -147,7 +147,7 @@ def test_epoch_shuffle_of_samples(index: DatasetIndex) -> None:
 
 
 def test_a_sample_is_small(tmp_path: Path) -> None:
-    packed = make_dataset(tmp_path, traces=1, tokens=200, features=512)
+    packed = make_dataset(tmp_path, traces=2, tokens=200, features=512)
     index = DatasetIndex.open(packed.folder)
     sample = SampleMembers(index).sample(0)
     assert sample["hidden.npy"].size_bytes > 500_000
