@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -9,10 +11,14 @@ from wdsbench.llm.measures import (
     Abstentions,
     agreements,
     cohen_kappa,
+    contains,
     correlation,
     exact_match,
+    label_counts,
+    label_warnings,
     mean_ranks,
     normalise_answer,
+    numeric,
     rouge_l,
     token_f1,
 )
@@ -61,6 +67,74 @@ def test_measures(
     assert exact_match(answer, references) == exact
     assert token_f1(answer, references) == pytest.approx(f1)
     assert rouge_l(answer, references) == pytest.approx(rouge)
+
+
+# answer, references, contains
+CONTAINED: list[tuple[str, list[str], float]] = [
+    ("The native language of Swedes is Swedish.", ["Swedish"], 1),
+    ("The native language of Swedes is Swedish.", ["Swede", "wedish", "native tongue"], 0),
+    ("It is the capital of Albania, Tirana.", ["Iran"], 0),
+    ("He lives in New York City.", ["the new york"], 1),
+    ("New, York", ["York New"], 0),
+    ("Made in the U.S.", ["US"], 1),
+    ("Paris's Louvre", ["Paris"], 1),
+    ("A Paris-based firm", ["Paris"], 1),
+    ("\u00abParis\u00bb", ["paris"], 1),
+    ("Sa\u0303o Paulo is large", ["s\u00e3o paulo"], 1),
+    ("C++ (2011)", ["c"], 1),
+    ("an answer", ["the"], 0),
+    ("the", ["a"], 1),
+    ("", ["cat"], 0),
+    ("cat", [], 0),
+]
+
+
+@pytest.mark.parametrize(("answer", "references", "wanted"), CONTAINED)
+def test_contains(answer: str, references: list[str], wanted: float) -> None:
+    assert contains(answer, references) == wanted
+
+
+# answer, references, numeric
+NUMBERS: list[tuple[str, list[str], float]] = [
+    ("About 1,234,567 people live there.", ["1234567"], 1),
+    ("It has 2 moons, not 3.", ["3 moons"], 1),
+    ("It is 5 km long.", ["5000 m", "7"], 1),
+    ("It is 5 km long.", ["5 miles"], 0),
+    ("It was on May 4, 1999.", ["4 May 1999"], 1),
+    ("It was in 1999.", ["4 May 1999"], 0),
+    ("It was in 1999.", ["June", "4 May 1999"], 0),
+    ("I forgot.", ["5"], 0),
+    ("5", ["five"], math.nan),
+    ("5", [], math.nan),
+]
+
+
+@pytest.mark.parametrize(("answer", "references", "wanted"), NUMBERS)
+def test_numeric(answer: str, references: list[str], wanted: float) -> None:
+    assert numeric(answer, references) == pytest.approx(wanted, nan_ok=True)
+
+
+def one_sided(**columns: list[float]) -> list[str]:
+    arrays = {name: np.array(values) for name, values in columns.items()}
+    return label_warnings(label_counts(arrays, 0.5))
+
+
+def test_one_sided_labels_are_named_with_a_measure_that_separates() -> None:
+    half = [0.0, 1.0] * 20
+    assert one_sided(a=half, b=[0.5] * 2 + [0.4] * 38) == []  # 5 % are enough
+    assert one_sided(a=[0.5] + [0.4] * 39, b=half, c=[0.0, 0.0, 0.0, 1.0] * 10) == [
+        "a labels 39 of 40 answers hallucinated; b (50% right) and c (25% right) separate them."
+    ]
+    empty = [math.nan] * 40
+    few = [0.0, 1.0, *empty[2:]]
+    (all_right,) = one_sided(a=[1.0] * 40, few=few, none=empty)
+    assert all_right.startswith("a labels 40 of 40 answers right; no measure separates them; add")
+    assert one_sided(a=[0.0]) == []  # one answer has one label
+
+
+def test_agreement_is_that_of_answers_with_both_scores() -> None:
+    (pair,) = agreements({"a": np.array([0.0, 1, 0, 1]), "b": np.array([0, 1, math.nan, 1])}, 0.5)
+    assert (pair.pearson, pair.kappa) == pytest.approx((1, 1))
 
 
 def test_agreement_by_hand() -> None:

@@ -35,7 +35,7 @@ def write(path: Path, **answers: str) -> None:
 QUESTIONS = [
     Question("b", "?", ("black cat",)),
     Question("a", "?", ("dog", "the cat")),
-    Question("ü,1", "?", ("x",)),
+    Question("ü,1", "?", ("x 7",)),
     Question("unasked", "?", ()),
     Question("bare", "?", ()),
 ]
@@ -47,10 +47,10 @@ def test_score_file(tmp_path: Path) -> None:
     out = tmp_path / "new" / "scores.csv"
     report = score_traces([tmp_path / "*.pkl"], QUESTIONS, out)
     assert out.read_text(encoding="utf-8") == (
-        "question_id,exact_match,token_f1,rouge_l,abstained\n"
-        "a,1,1.000000,0.666667,0\n"
-        "b,0,0.666667,0.666667,0\n"
-        '"ü,1",0,0.000000,0.000000,0\n'
+        "question_id,exact_match,token_f1,rouge_l,contains,numeric,abstained\n"
+        "a,1,1.000000,0.666667,1,,0\n"
+        "b,0,0.666667,0.666667,0,,0\n"
+        '"ü,1",0,0.000000,0.000000,0,0,0\n'
     )
     assert (report.scored, report.traces_without_question) == (3, 1)
     assert report.questions_without_trace == 2
@@ -121,6 +121,8 @@ def test_abstentions(score: Any, cells: list[str], mean: float, tmp_path: Path) 
         "exact_match",
         "token_f1",
         "rouge_l",
+        "contains",
+        "numeric",
         "bleurt_score",
         "abstained",
     ]
@@ -129,7 +131,7 @@ def test_abstentions(score: Any, cells: list[str], mean: float, tmp_path: Path) 
     assert abstention[-1] == "1"
     assert report.abstained == 1
     assert report.means["bleurt_score"] == pytest.approx(mean)
-    assert len(report.agreement) == 6
+    assert len(report.agreement) == 15
     # As packing reads it.
     table, column = read_scores(tmp_path / "s.csv")
     assert column == "bleurt_score"
@@ -224,7 +226,7 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert score(tmp_path, *words, "--abstention-score", "1", "--json") == 0
     report = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (report["scored"], report["abstained"]) == (3, 1)
-    names = ["exact_match", "token_f1", "rouge_l", "bleurt_score", "other"]
+    names = ["exact_match", "token_f1", "rouge_l", "contains", "numeric", "bleurt_score", "other"]
     assert list(report["means"]) == sorted(names)
     assert report["exact_match"] == pytest.approx(2 / 3)
     same = [pair for pair in report["agreement"] if pair["first"] == "bleurt_score"]
@@ -235,7 +237,28 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert score(tmp_path) == 0
     shown = capsys.readouterr().out
     assert "3 answers: exact match 0.333" in shown
+    assert "contains       mean 0.667, 1 of 3 hallucinated" in shown
+    assert "numeric        no scores" in shown
     assert "exact_match / token_f1" in shown
+
+
+def test_answers_in_sentences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exact match finds none of them; the measure that does is named."""
+    write(
+        tmp_path / "1.pkl",
+        **{"a": "I think that it is red.", "b": "It is pink.", "c": "I don't know"},
+    )
+    (tmp_path / "q.csv").write_text(
+        "question_id,question,reference\na,?,red\nb,?,blue\nc,?,blue|green\n"
+    )
+    warning = "exact_match labels 2 of 2 answers hallucinated; contains (50% right)"
+    assert score(tmp_path) == 0
+    assert f"  warning: {warning}" in capsys.readouterr().out
+    assert score(tmp_path, "--json") == 0
+    report = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert report["warnings"][0].startswith(warning)
+    assert report["labels"]["contains"] == {"scored": 2, "hallucinated": 1}
+    assert report["numeric"] is None
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,17 @@ def test_an_existing_part_is_reused(tmp_path: Path) -> None:
     assert part.read_text().endswith("q,1,0\n")
 
 
+def test_parts_of_another_version_are_refused(tmp_path: Path) -> None:
+    parts = [tmp_path / "1.csv", tmp_path / "2.csv"]
+    parts[0].write_text("question_id,exact_match,abstained\nq,1,0\n")
+    parts[1].write_text("question_id,exact_match,contains,abstained\nr,1,1,0\n")
+    with pytest.raises(
+        ScoreError, match=r"2\.csv has the columns exact_match, contains, abstained"
+    ):
+        join_parts(parts, tmp_path / "joined.csv")
+    assert not (tmp_path / "joined.csv").exists()
+
+
 def test_a_part_missing_with_its_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         ScoreError, match=r"\.batch_0001\.pkl\.gz\.scores\.csv is gone, and batch_0001"

@@ -68,23 +68,27 @@ def _show(found: Extracted, options: ExtractJob) -> None:
 def score_command(options: ScoreJob, as_json: bool) -> None:
     """Score answers against the questions' references, by several measures side by side.
 
-    Exact match, token F1 and ROUGE-L are always computed, the best over the references; every
-    --model adds a column. The column abstained marks answers that abstain and is not a score. If a
-    question has several answers, the column trace has their number, as pack and relabel expect it.
+    Exact match, token F1, ROUGE-L, contains and numeric are always computed, the best over the
+    references; every --model adds a column. Measures that label (nearly) all answers the same are
+    named. The column abstained marks answers that abstain and is not a score. If a question has
+    several answers, the column trace has their number, as pack and relabel expect it.
 
     Example: wdsbench score --traces 'traces_data/*.pkl*' --questions questions.jsonl
     """
     report = score(options, progress=bar)
     if as_json:
         means = {name: None if math.isnan(mean) else mean for name, mean in report.means.items()}
-        print_json({**dataclasses.asdict(report), "means": means, **means})
+        warnings = {"warnings": report.warnings}
+        print_json({**dataclasses.asdict(report), "means": means, **means, **warnings})
         return
     say(
         f"{report.scored} answers: exact match {report.exact_match:.3f},"
         f" token F1 {report.token_f1:.3f} -> {options.out}"
     )
     for name, mean in report.means.items():
-        say(f"  {name:14} mean {mean:.3f}")
+        count = report.labels[name]
+        shown = f"mean {mean:.3f}, {count.hallucinated} of {count.scored} hallucinated"
+        say(f"  {name:14} {shown if count.scored else 'no scores'}")
     if report.agreement:
         counted = report.scored - report.abstained
         say(f"  agreement ({counted} answers; kappa at {options.threshold:g}):")
@@ -102,6 +106,8 @@ def score_command(options: ScoreJob, as_json: bool) -> None:
             **{f"pairs were too long for {name} and cut": n for name, n in report.cut.items()},
         }
     )
+    for warning in report.warnings:
+        say(f"  warning: {warning}")
 
 
 def _shown(value: float | None) -> str:

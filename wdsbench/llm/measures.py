@@ -1,16 +1,22 @@
-"""Measures of answers: words shared with references, abstentions, agreement of two measures.
+"""Measures of answers: words shared with references, numbers, abstentions; comparison of measures.
 
 Sources: exact match and F1 follow the evaluation script of SQuAD 1.1 (Rajpurkar et al. 2016,
 section 6) and the rule of SQuAD 2.0 that an empty text matches only an empty text. ROUGE-L is the
 F-measure of the longest common subsequence of words (Lin 2004, section 3), which are those of the
-package rouge-score without stemming, but of any script. An abstention ("I don't know", an empty
+package rouge-score without stemming, but of any script. ``contains`` is the accuracy of PopQA
+(Mallen et al. 2023: an answer is right if a reference is a substring of it) at word boundaries, as
+EntityQuestions (Sciavolino et al. 2021) matches answers, so that "Iran" is not in "Tirana".
+``numeric`` compares numbers as the evaluation script of DROP does (Dua et al. 2019: numbers must be
+equal), with units and separators (module ``numbers``). An abstention ("I don't know", an empty
 answer) is neither right nor hallucinated; scoring marks it and leaves its score to the user.
 """
 
 from __future__ import annotations
 
+import math
 import re
 import string
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,11 +26,17 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from wdsbench.llm.numbers import numbers_in
+
 Column = NDArray[np.float64]
 
 _ARTICLES: Final = re.compile(r"\b(?:a|an|the)\b")
 _PUNCTUATION: Final = str.maketrans("", "", string.punctuation)
+_BLANKS: Final = str.maketrans(string.punctuation, " " * len(string.punctuation))
 _WORD: Final = re.compile(r"[^\W_]+")
+#: Least share of the rarer label with which a measure separates the answers.
+LEAST_SHARE: Final = 0.05
+_FEWEST: Final = 2  # answers without which labels are not compared
 
 
 def normalise_answer(text: str) -> str:
@@ -51,12 +63,56 @@ def rouge_l(answer: str, references: Sequence[str]) -> float:
     )
 
 
+def contains(answer: str, references: Sequence[str]) -> float:
+    """Return 1.0 if a normalised reference is in the normalised answer at word boundaries.
+
+    Punctuation is removed ("U.S." is in "in the US") or, in both, replaced by blanks ("Paris" is in
+    "Paris's" and "Paris-based"). A word boundary is a place beside no letter or digit, so that
+    scripts without blanks between words match whole runs only.
+    """
+    return float(any(_contains(answer, reference) for reference in references))
+
+
+def numeric(answer: str, references: Sequence[str]) -> float:
+    """Return 1.0 if all numbers of a reference are among those of the answer, else 0.0.
+
+    NaN (no score) if no reference has a number.
+    """
+    expected = [numbers for numbers in map(numbers_in, references) if numbers]
+    if not expected:
+        return math.nan
+    found = numbers_in(answer)
+    return float(
+        any(
+            all(any(own.equals(number) for own in found) for number in numbers)
+            for numbers in expected
+        )
+    )
+
+
 #: The measures by name, in the order of their columns.
 MEASURES: Final[dict[str, Callable[[str, Sequence[str]], float]]] = {
     "exact_match": exact_match,
     "token_f1": token_f1,
     "rouge_l": rouge_l,
+    "contains": contains,
+    "numeric": numeric,
 }
+#: Measures that are 0 or 1.
+BINARY: Final = ("exact_match", "contains", "numeric")
+
+
+def _contains(answer: str, reference: str) -> bool:
+    for table in (_PUNCTUATION, _BLANKS):
+        ours, theirs = (
+            normalise_answer(unicodedata.normalize("NFC", text).translate(table))
+            for text in (answer, reference)
+        )
+        if ours == theirs:
+            return True
+        if theirs and re.search(rf"(?<!\w){re.escape(theirs)}(?!\w)", ours):
+            return True
+    return False
 
 
 def _f1(answer: str, reference: str) -> float:
@@ -156,16 +212,74 @@ class Agreement:
 
 
 def agreements(columns: Mapping[str, Column], threshold: float) -> list[Agreement]:
-    """Return the agreement of every pair of columns ``[n]``; the threshold is that of labels."""
-    return [
-        Agreement(
-            first,
-            second,
-            correlation(columns[first], columns[second]),
-            correlation(mean_ranks(columns[first]), mean_ranks(columns[second])),
-            cohen_kappa(columns[first] < threshold, columns[second] < threshold),
+    """Return the agreement of every pair of columns ``[n]``, over the rows where neither is NaN;
+    the threshold is that of labels.
+    """
+    found = []
+    for first, second in combinations(columns, 2):
+        scored = ~(np.isnan(columns[first]) | np.isnan(columns[second]))
+        ours, theirs = columns[first][scored], columns[second][scored]
+        found.append(
+            Agreement(
+                first,
+                second,
+                correlation(ours, theirs),
+                correlation(mean_ranks(ours), mean_ranks(theirs)),
+                cohen_kappa(ours < threshold, theirs < threshold),
+            )
         )
-        for first, second in combinations(columns, 2)
+    return found
+
+
+@dataclass(frozen=True)
+class LabelCount:
+    """Labels of the answers that a measure scores."""
+
+    scored: int  # answers with a score
+    hallucinated: int  # scores below the threshold
+
+    @property
+    def is_one_sided(self) -> bool:
+        """True if (nearly) all labels are the same, so that no detector can be trained."""
+        rarer = min(self.hallucinated, self.scored - self.hallucinated)
+        return self.scored >= _FEWEST and rarer < LEAST_SHARE * self.scored
+
+    @property
+    def separates(self) -> bool:
+        """True if both labels occur often enough."""
+        return self.scored >= _FEWEST and not self.is_one_sided
+
+
+def label_counts(columns: Mapping[str, Column], threshold: float) -> dict[str, LabelCount]:
+    """Return the labels of every column ``[n]``; NaN is no score."""
+    return {
+        name: LabelCount(int((~np.isnan(values)).sum()), int((values < threshold).sum()))
+        for name, values in columns.items()
+    }
+
+
+def label_warnings(counts: Mapping[str, LabelCount]) -> list[str]:
+    """Return a sentence for each measure with one-sided labels, naming the measures that are not.
+
+    Measures with scores for less than half of the answers are not recommended.
+    """
+    most = max((count.scored for count in counts.values()), default=0)
+    others = [
+        f"{name} ({1 - count.hallucinated / count.scored:.0%} right)"
+        for name, count in counts.items()
+        if count.separates and 2 * count.scored >= most
+    ]
+    remedy = (
+        f"{' and '.join(others)} separate{'s' if len(others) == 1 else ''} them"
+        if others
+        else "no measure separates them; add a judge, or check prompts, references and threshold"
+    )
+    return [
+        f"{name} labels {max(count.hallucinated, count.scored - count.hallucinated)} of"
+        f" {count.scored} answers"
+        f" {'hallucinated' if 2 * count.hallucinated > count.scored else 'right'}; {remedy}."
+        for name, count in counts.items()
+        if count.is_one_sided
     ]
 
 

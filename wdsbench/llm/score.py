@@ -1,7 +1,10 @@
 """Scores of answers by several measures, in one CSV.
 
-    question_id,exact_match,token_f1,rouge_l,bleurt_score,abstained
-    q1,0,0.666667,0.500000,0.412310,0
+    question_id,exact_match,token_f1,rouge_l,contains,numeric,bleurt_score,abstained
+    q1,0,0.666667,0.500000,1,,0.412310,0
+
+An empty cell is no score: ``numeric`` of a question whose references have no number, or an
+abstention by choice.
 
 If a question has several answers, a column ``trace`` (0, 1, ...) follows ``question_id``. Traces
 without a number of their own are numbered as in packing: in order of appearance in the files, which
@@ -23,7 +26,17 @@ import xxhash
 
 from wdsbench.errors import ScoreError
 from wdsbench.files import require_file_place, write_whole
-from wdsbench.llm.measures import MEASURES, Abstentions, Agreement, Column, agreements
+from wdsbench.llm.measures import (
+    BINARY,
+    MEASURES,
+    Abstentions,
+    Agreement,
+    Column,
+    LabelCount,
+    agreements,
+    label_counts,
+    label_warnings,
+)
 from wdsbench.llm.options import ScoreOptions
 from wdsbench.llm.questions import Question
 from wdsbench.progress import Progress, no_progress
@@ -51,6 +64,8 @@ class ScoreReport:
     agreement: list[Agreement]  # of every pair of measures, over answers that do not abstain
     several: bool  # True if the CSV has a column ``trace``
     cut: dict[str, int] = field(default_factory=dict)  # pairs that each judge cut, by its column
+    # Labels at the threshold that each measure gives to answers that do not abstain.
+    labels: dict[str, LabelCount] = field(default_factory=dict)
 
     @property
     def exact_match(self) -> float:
@@ -61,6 +76,11 @@ class ScoreReport:
     def token_f1(self) -> float:
         """Mean over the scored traces, 0 to 1."""
         return self.means["token_f1"]
+
+    @property
+    def warnings(self) -> list[str]:
+        """Measures that label (nearly) all answers the same, each with those that do not."""
+        return label_warnings(self.labels)
 
 
 def score_traces(
@@ -114,6 +134,7 @@ def score_traces(
     abstained = np.array([text in abstentions for text in texts], bool)
     answered = {name: values[~abstained] for name, values in columns.items()}
     agreement = agreements(answered, options.threshold)
+    labels = label_counts(answered, options.threshold)
     if options.abstention_score != "keep":
         score = np.nan if options.abstention_score == "none" else float(options.abstention_score)
         for values in columns.values():
@@ -137,6 +158,7 @@ def score_traces(
         agreement=agreement,
         several=several,
         cut={name: judge.cut for name, judge in judges.items() if judge.cut},
+        labels=labels,
     )
 
 
@@ -212,7 +234,7 @@ class _Answers:
 def _cell(name: str, value: float) -> str:
     if np.isnan(value):
         return ""
-    return f"{value:.0f}" if name == "exact_match" and value in (0, 1) else f"{value:.6f}"
+    return f"{value:.0f}" if name in BINARY and value in (0, 1) else f"{value:.6f}"
 
 
 def _mean(values: Column) -> float:
@@ -249,9 +271,15 @@ def join_parts(parts: Sequence[Path], out_csv: Path) -> None:
     several = any(TRACE_COLUMN in header for header, *_ in tables)
     columns: list[str] = []
     joined: list[tuple[str, int, list[str]]] = []
-    for header, *rows in tables:
+    for part, (header, *rows) in zip(parts, tables, strict=True):
         first = 2 if TRACE_COLUMN in header else 1  # without the column all are trace 0
         joined += [(row[0], int(row[1]) if first == 2 else 0, row[first:]) for row in rows]
+        if columns and header[first:] != columns:
+            raise ScoreError(
+                f"{part} has the columns {', '.join(header[first:])}, {parts[0].name} has"
+                f" {', '.join(columns)}: another version wrote one of them; extract again with"
+                " overwrite."
+            )
         columns = header[first:]
     write_whole(out_csv, scores_csv(columns, joined, numbered=several))
 
