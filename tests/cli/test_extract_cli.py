@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cli.runner import run
-from llm.tiny import CHAT_TEMPLATE, make_model, make_tokenizer
+from llm.tiny import CHAT_TEMPLATE, VOCABULARY, make_model, make_tokenizer
 
 from wdsbench.records import Trace
 from wdsbench.shards.format.names import split_of_question
@@ -98,6 +98,18 @@ def test_a_chat(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     capsys.readouterr()
     assert extract(home, tmp_path / "out", *words[:2], "--attention", "none", "--resume") == 1
     assert "was begun with chat {'system': 'one two'}, this run has None" in capsys.readouterr().err
+
+
+def test_answers_that_are_cut(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert extract(home, tmp_path / "1", "--max-new-tokens", "1") == 0
+    note = "note: 2 answers (100%) were cut at 1 tokens; extract again with --max-new-tokens 2"
+    assert note in capsys.readouterr().out
+    stops = [part for word in VOCABULARY for part in ("--stop", word)]
+    assert extract(home, tmp_path / "2", *stops, "--json") == 0
+    report = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (report["unfinished_share"], report["empty_answers"]) == (0, 2)
 
 
 @pytest.mark.parametrize("options", [("--out",), ("--shards",)])
@@ -227,11 +239,13 @@ BAD: list[tuple[list[str], str]] = [
     (["--shards", "s", "--no-keep-raw", "--no-journal"], "--no-keep-raw needs the journal"),
     (
         ["--shards", "s", "--score-column", "bleurt"],
-        "one of exact_match, token_f1, rouge_l",
+        "one of exact_match, token_f1, rouge_l, contains, numeric",
     ),
     (["--questions", "questions.txt"], "the name ends in none of"),
     (["--chat"], "has no chat template; ask without chat, or give a model"),
     (["--system", "x"], "system needs chat; enable chat"),
+    (["--stop", ""], "stop has an empty text"),
+    (["--prompt-file", "missing.txt"], "missing.txt: cannot be read: No such file"),
 ]
 
 

@@ -169,6 +169,20 @@ def test_the_probe_gives_a_time(home: Path, capsys: pytest.CaptureFixture[str]) 
     assert 1 <= found["answer_tokens"] <= 8
 
 
+def test_stops_shorten_the_answers_of_the_probe(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = report(home, capsys)
+    stops = [part for word in ("red", "two", "who", "blue") for part in ("--stop", word)]
+    (tmp_path / "examples.txt").write_text("who is red ", encoding="utf-8")
+    stopped = report(home, capsys, *stops, "--prompt-file", str(tmp_path / "examples.txt"))
+    assert stopped["answer_tokens"] < whole["answer_tokens"]
+    assert stopped["probe"]["cut"] < whole["probe"]["cut"]
+    assert stopped["prompt_tokens"] == whole["prompt_tokens"] + 3 * QUESTIONS
+    assert run(home) == 0
+    assert "answers were cut at 8 tokens (--max-new-tokens, --stop)" in capsys.readouterr().out
+
+
 def test_many_answers_are_counted_without_a_list(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

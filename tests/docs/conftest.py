@@ -53,6 +53,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number in range(12):
         name = f"scenes/{'crack' if number % 3 == 1 else 'normal'}/{number}.tif"
         write_tiff(folder / name, random_pixels(60, 80, seed=number), compression="deflate")
+    (folder / "examples.txt").write_text("Q: Where is Rome?\nA: in Italy\n\n", encoding="utf-8")
     process = start_code(PREPARE, folder)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, out + err

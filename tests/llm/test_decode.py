@@ -70,11 +70,11 @@ def test_the_models_and_the_tokenizers_end_tokens_end_an_answer(tokenizer: Any) 
     for own in (None, "red"):
         model.generation_config.eos_token_id = VOCABULARY["who"]
         turns = make_tokenizer(eos_token=own)
-        found = generate(model, turns, prompts, 12, Decoding())
-        lasts[own] = {VOCABULARY["red"] in answer for answer, _, _ in found}
-        assert not any(VOCABULARY["who"] in answer[:-1] for answer, _, _ in found)
+        found = list(generate(model, turns, prompts, 12, Decoding()))
+        lasts[own] = {VOCABULARY["red"] in one.tokens for one in found}
+        assert not any(VOCABULARY["who"] in one.tokens[:-1] for one in found)
         if own:
-            assert not any(VOCABULARY["red"] in answer[:-1] for answer, _, _ in found)
+            assert not any(VOCABULARY["red"] in one.tokens[:-1] for one in found)
     assert lasts[None] == {True, False}
 
 
@@ -135,7 +135,7 @@ def test_beams_as_wide_as_the_vocabulary_find_the_best(tokenizer: Any) -> None:
     for question in make_questions(4):
         prompt = tokenizer(question.question)["input_ids"]
         decoding = Decoding(decode="beam", beams=len(VOCABULARY))
-        ((found, _, _),) = generate(model, endless, [prompt], 2, decoding)
+        (found,) = generate(model, endless, [prompt], 2, decoding)
         rows = torch.cat([torch.tensor([prompt]).expand(len(everything), -1), everything], dim=1)
         with torch.inference_mode():
             logprobs = model(input_ids=rows).logits.log_softmax(-1)
@@ -145,7 +145,7 @@ def test_beams_as_wide_as_the_vocabulary_find_the_best(tokenizer: Any) -> None:
             for step, place in enumerate(places)
         )
         assert isinstance(total, torch.Tensor)
-        assert found == everything[total.argmax()].tolist()
+        assert found.tokens == everything[total.argmax()].tolist()
 
 
 def test_several_answers_to_a_question(tokenizer: Any, tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ from llm.tiny import (
 )
 
 from wdsbench.errors import QuestionError
+from wdsbench.llm.asks import read_prefix
+from wdsbench.llm.options import TraceOptions
 from wdsbench.llm.questions import Question
 
 
@@ -42,6 +44,7 @@ BAD_ARGUMENTS: list[tuple[dict[str, Any], str]] = [
     ({"on_error": "ignore"}, "on_error is 'ignore'; expected one of record, fail"),
     ({"resume": True, "overwrite": True}, "give one"),
     ({"template": "Q: {q}"}, "does not contain {question}"),
+    ({"stop": ("red", "")}, "stop has an empty text"),
     ({"questions": []}, "no questions"),
     ({"attention": ("edges", "eyes")}, "'eyes' is not one of full, edges, heads, sketch, none"),
     ({"edge_rule": "best:1"}, "edge rule 'best:1' is not top:SHARE"),
@@ -57,6 +60,32 @@ def test_bad_arguments(
     with pytest.raises(ValueError, match=words):
         extract(model, tokenizer, questions, tmp_path / "out", **changes)
     assert not (tmp_path / "out").exists()
+
+
+def test_stop_is_a_sequence() -> None:
+    with pytest.raises(TypeError, match="stop is 'red'; must be a sequence of texts"):
+        TraceOptions(stop="red")  # type: ignore[arg-type]
+
+
+# (content of the file, words of the error)
+BAD_FILES: list[tuple[bytes | None, str]] = [
+    (None, "cannot be read: No such file"),
+    (b"caf\xe9", "not UTF-8"),
+    (b"", "the prompt file is empty"),
+    (
+        b"Q: {question}",
+        "the prompt file contains {question}, but is put before the template as it is",
+    ),
+]
+
+
+@pytest.mark.parametrize(("content", "words"), BAD_FILES)
+def test_bad_prompt_files(content: bytes | None, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "examples.txt"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(QuestionError, match=rf"examples\.txt: {words}"):
+        read_prefix(path)
 
 
 @pytest.mark.parametrize("attention", [True, "edges"])

@@ -29,6 +29,7 @@ def extract_command(options: ExtractJob, as_json: bool) -> None:
     print_json(
         {
             **dataclasses.asdict(report),
+            "unfinished_share": report.unfinished_share,
             "files": [str(file) for file in report.files],
             "shards": None if packed is None else str(options.shards),
             "samples": None if packed is None else sum(shard.nsamples for shard in packed),
@@ -47,8 +48,11 @@ def _show(found: Extracted, options: ExtractJob) -> None:
     say_notes(
         {
             "of them were written by an earlier run": report.resumed,
-            "answers were empty; their end token was kept": report.empty_answers,
-            f"answers were cut at {options.max_new_tokens} tokens": report.unfinished_answers,
+            "answers were empty; the token that ended them was kept": report.empty_answers,
+            f"answers ({report.unfinished_share:.0%}) were cut at {options.max_new_tokens} tokens;"
+            f" extract again with --max-new-tokens {2 * options.max_new_tokens} --overwrite, or end"
+            " answers with --stop": report.unfinished_answers,
+            "answers lost text of the token in which a stop text began": report.straddled_answers,
             "traces exceed the range of float16 and were stored in float32": report.wide_traces,
             f"{noun} gave no trace; {out / 'failures.jsonl'} has the reasons": report.failed,
         }
@@ -161,6 +165,11 @@ def _show_plan(found: Plan, options: PlanJob) -> None:
         )
         if probe.wide:
             say(f"  note: {probe.wide} of {probe.traces} exceed float16: float32 in raw files")
+        if probe.cut:
+            say(
+                f"  note: {probe.cut} of {probe.traces} answers were cut at"
+                f" {options.max_new_tokens} tokens (--max-new-tokens, --stop)"
+            )
     say(f"memory: {size_text(found.file_memory)} for the traces of one file (--traces-per-file)")
     say(
         f"disk: --attention {found.attention} needs {size_text(found.chosen.needed)} for raw files"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wdsbench.files import nearest_folder, require_file_place
+from wdsbench.llm.measures import MEASURES
 from wdsbench.llm.options import ExtractOptions, ModelOptions, ScoreOptions
 from wdsbench.options import option, part_of
 from wdsbench.pack.options import PackOptions
@@ -37,8 +38,8 @@ class ExtractJob(ExtractOptions, ModelOptions):
     )
     score_column: str | None = option(
         None,
-        "For --shards: the measure that labels are made from (exact_match, token_f1, rouge_l)"
-        " [no labels; wdsbench relabel adds them later].",
+        f"For --shards: the measure that labels are made from ({', '.join(MEASURES)}) [no labels;"
+        " wdsbench relabel adds them later].",
     )
     shard_mb: float = option(
         PackOptions.shard_mb, "For --shards: size at which a shard is closed, in MB."
@@ -50,8 +51,6 @@ class ExtractJob(ExtractOptions, ModelOptions):
     )
 
     def __post_init__(self) -> None:
-        from wdsbench.llm.measures import MEASURES
-
         ExtractOptions.__post_init__(self)
         ModelOptions.__post_init__(self)
         if self.shards is None and (self.score_column is not None or not self.keep_raw):
@@ -98,6 +97,7 @@ def extract(job: ExtractJob, *, progress: Progress = no_progress) -> Extracted:
         ValueError: A folder is in use, or the questions lack references.
     """
     from wdsbench.jobs.shard_sink import ShardSink
+    from wdsbench.llm.asks import read_prefix
     from wdsbench.llm.extract import extract as extract_traces
     from wdsbench.llm.model import load_model
     from wdsbench.llm.questions import load_questions
@@ -106,6 +106,8 @@ def extract(job: ExtractJob, *, progress: Progress = no_progress) -> Extracted:
         if folder is not None:
             nearest_folder(folder)
     questions = load_questions(job.questions, job.limit)
+    if job.prompt_file is not None:
+        read_prefix(job.prompt_file)  # before the model is loaded
     scored = all(question.references for question in questions)
     if job.score_column is not None and not scored:
         raise ValueError(f"--score-column {job.score_column}: some questions have no reference.")

@@ -98,6 +98,7 @@ class Plan:
             "seconds_per_trace": self.probe.seconds,
             "seconds": self.seconds,
             "wide": self.probe.wide,
+            "cut": self.probe.cut,
         }
         return {
             **{name: value for name, value in vars(self).items() if name not in ("form", "rows")},

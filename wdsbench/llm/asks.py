@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from wdsbench.errors import ModelError, QuestionError
@@ -37,7 +38,11 @@ def make_asks(
     config: Any, tokenizer: Any, questions: Sequence[Question], options: TraceOptions
 ) -> list[Ask]:
     """Return ``answers_per_question`` asks for each question, in the order of the questions."""
-    texts = [options.template.replace(TEMPLATE_SLOT, question.question) for question in questions]
+    prefix = "" if options.prompt_file is None else read_prefix(options.prompt_file)
+    texts = [
+        prefix + options.template.replace(TEMPLATE_SLOT, question.question)
+        for question in questions
+    ]
     if options.chat:
         texts = [_in_chat(tokenizer, text, options.system) for text in texts]
     # The tokenizer would warn of texts beyond the model's positions; _refusal names them.
@@ -53,6 +58,30 @@ def make_asks(
         for trace_number in range(options.answers_per_question):
             asks.append(Ask(len(asks), question, trace_number, prompt, refusal))
     return asks
+
+
+def read_prefix(path: Path) -> str:
+    """Return the text that is put before every prompt.
+
+    Raises:
+        QuestionError: The file cannot be read, is empty or is a template.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise QuestionError(f"not UTF-8 ({error.reason}); convert it.", file=str(path)) from error
+    except OSError as error:
+        detail = f"cannot be read: {error.strerror or error}."
+        raise QuestionError(detail, file=str(path)) from error
+    if not text:
+        raise QuestionError("the prompt file is empty; leave it out.", file=str(path))
+    if TEMPLATE_SLOT in text:
+        raise QuestionError(
+            f"the prompt file contains {TEMPLATE_SLOT}, but is put before the template as it is;"
+            " write only the examples, and the last prompt into template.",
+            file=str(path),
+        )
+    return text
 
 
 def plan_batches(

@@ -3,24 +3,40 @@
 A sampled answer depends on the seed, the question id and the trace number, not on its batch. Every
 row has its own stream of random numbers, one per token, which selects the token from the cumulative
 probabilities, largest first. Batch sizes change answers only through rounding in the model.
+Stop texts (module ``stops``) end an answer, and a beam, as an end-of-sequence token does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 import xxhash
-from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
+from transformers import (
+    GenerationConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+    StoppingCriteriaList,
+)
 
 from wdsbench.llm.options import Decoding
+from wdsbench.llm.stops import Stops
 
 #: Padding changes logits by rounding: by less than this share of their spread.
 _PADDING_SHARE: Final = 0.1
 _IGNORES_PADDING: Final[WeakKeyDictionary[Any, bool]] = WeakKeyDictionary()
+
+
+class Generated(NamedTuple):
+    """The answer to a prompt."""
+
+    tokens: list[int]  # at least one
+    finished: bool  # True if the model, or a stop text, ended the answer
+    empty: bool  # True if ``tokens`` is the token that ended the answer, alone
+    straddled: bool  # True if the token that reached a stop text began with visible text
 
 
 def generate(
@@ -30,14 +46,15 @@ def generate(
     max_new_tokens: int,
     decoding: Decoding,
     names: Sequence[tuple[str, int]] = (),
-) -> Iterator[tuple[list[int], bool, bool]]:
-    """Yield (answer tokens, finished, empty) for each prompt.
+    stop_texts: Sequence[str] = (),
+) -> Iterator[Generated]:
+    """Yield the answer to each prompt.
 
     Prompts are asked together if the model ignores padding, else one by one. ``sample`` needs
     ``names``, the (question id, trace number) of each prompt.
     """
     assert decoding.decode != "sample" or len(names) == len(prompts)
-    ends = _end_tokens(model, tokenizer)
+    ends, stops = _end_tokens(model, tokenizer), Stops(tokenizer, stop_texts)
     together = len(prompts) == 1 or _ignores_padding(model, tokenizer, min(prompts, key=len))
     size = len(prompts) if together else 1
     for start in range(0, len(prompts), size):
@@ -48,13 +65,11 @@ def generate(
         longest = max(map(len, batch))
         beams = decoding.beams if decoding.decode == "beam" else 1
         lengths: dict[str, Any] = {"max_new_tokens": max_new_tokens, "num_beams": beams}
-        out = _generate(model, tokenizer, batch, longest, processors, **lengths)
+        out = _generate(model, tokenizer, batch, longest, processors, stops, **lengths)
         for row in out[:, longest:].tolist():
-            stop = next((place for place, token in enumerate(row) if token in ends), None)
-            if stop == 0:
-                yield row[:1], True, True
-            else:
-                yield row[:stop], stop is not None, False
+            end = next((place for place, token in enumerate(row) if token in ends), None)
+            cut, straddled = stops.cut(row[:end]) or (end, False)
+            yield Generated(row[: 1 if cut == 0 else cut], cut is not None, cut == 0, straddled)
 
 
 def _ignores_padding(model: Any, tokenizer: Any, prompt: list[int]) -> bool:
@@ -88,6 +103,7 @@ def _generate(
     prompts: Sequence[list[int]],
     width: int,
     processors: LogitsProcessorList | None = None,
+    stops: Stops | None = None,
     **settings: Any,
 ) -> Any:
     """Generate after prompts that are padded on the left to ``width``."""
@@ -118,6 +134,7 @@ def _generate(
             attention_mask=mask.to(model.device),
             generation_config=chosen,
             logits_processor=processors or LogitsProcessorList(),
+            stopping_criteria=StoppingCriteriaList([stops.criterion(width)] if stops else []),
         )
 
 

@@ -45,12 +45,18 @@ class ExtractReport:
     files: tuple[Path, ...]  # existing trace files, in the questions' order
     traces: int
     tokens: int  # of prompts and answers
-    empty_answers: int  # answers that are the end-of-sequence token, which is kept
+    empty_answers: int  # answers that are the token that ended them, which is kept
     unfinished_answers: int  # answers cut at ``max_new_tokens``
     wide_traces: int  # traces stored in float32 because a state exceeds float16
     failed: int = 0  # answers that gave no trace; ``failures.jsonl`` has the reasons
     resumed: int = 0  # traces of an earlier run, included in ``traces``
     removed: int = 0  # trace files removed for a sink, in this run or an earlier one
+    straddled_answers: int = 0  # answers of which a stop text cut visible text
+
+    @property
+    def unfinished_share(self) -> float:
+        """Share of the answers that were cut at ``max_new_tokens``, 0 to 1."""
+        return self.unfinished_answers / self.traces
 
 
 def extract(
@@ -66,8 +72,9 @@ def extract(
     """Answer ``questions`` and write raw traces to ``out_dir/batch_0001.pkl.gz``, ...
 
     Traces are in the order of the questions for any batch size. An answer ends before the first
-    end-of-sequence token, which is not part of the trace. An answer of that token alone keeps it,
-    with the text ``""``, since every trace has an answer token.
+    end-of-sequence token, or the first token that reaches a stop text (module ``stops``), which is
+    not part of the trace. An answer of that token alone keeps it, with the text ``""``, since every
+    trace has an answer token.
 
     Keys of a raw trace (module ``traces.check``):
 
@@ -135,6 +142,7 @@ def extract(
         failed=len(run.failures),
         resumed=run.resumed,
         removed=len(run.removed),
+        straddled_answers=run.counts["straddled"],
     )
 
 
@@ -146,6 +154,7 @@ def _settings(model: Any, asks: Sequence[Ask], options: ExtractOptions) -> dict[
         "questions": digest_of(prompts),
         "batch_size": options.batch_size,
         "max_new_tokens": options.max_new_tokens,
+        "stop": list(options.stop_texts) or None,
         "traces_per_file": options.traces_per_file,
         "attention": sorted(options.attention),
         "edge_rule": options.edge_rule,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from wdsbench.llm.measures import Abstentions
@@ -14,6 +16,9 @@ from wdsbench.traces.attention import ATTENTION_KINDS, EDGE_RULE, HEAD_THRESHOLD
 TEMPLATE_SLOT: Final = "{question}"
 #: Formats of trace files, which are their suffixes.
 FILE_FORMATS: Final = ("pkl.gz", "safetensors", "npz")
+#: Escapes of stop texts, which shells make hard to write otherwise.
+_ESCAPED: Final = {"n": "\n", "t": "\t", "\\": "\\"}
+_ESCAPE: Final = re.compile(r"\\([nt\\])")
 #: Scores of an abstention besides numbers.
 ABSTENTION_SCORES: Final = ("keep", "none")
 
@@ -109,6 +114,16 @@ class TraceOptions:
         False, "Put the prompt into the tokenizer's chat template, as instruct models expect it."
     )
     system: str | None = option(None, "For --chat: the system message.")
+    prompt_file: Path | None = option(
+        None,
+        "UTF-8 text put before the template, used verbatim: examples of questions and answers for a"
+        " base model.",
+    )
+    stop: tuple[str, ...] = option(
+        (),
+        r"Text that ends an answer, which is cut before it; \n is a newline, \t a tab, \\ a"
+        " backslash; repeatable.",
+    )
     layers: tuple[int, ...] | None = option(None, "Layers to keep, counted from 0: 0,15 [all].")
     tokens: str = option(
         "all",
@@ -133,6 +148,11 @@ class TraceOptions:
             raise ValueError(f"template {self.template!r} does not contain {TEMPLATE_SLOT}.")
         if self.system is not None and not self.chat:
             raise ValueError("system needs chat; enable chat, or write the text into the template.")
+        stop: object = self.stop
+        if isinstance(stop, str):
+            raise TypeError(f"stop is {stop!r}; must be a sequence of texts.")
+        if "" in self.stop:
+            raise ValueError("stop has an empty text; every answer would be empty. Leave it out.")
         if self.layers is not None:
             chosen = sorted(self.layers)
             if not chosen or chosen[0] < 0 or len(set(chosen)) != len(chosen):
@@ -148,6 +168,11 @@ class TraceOptions:
                 f" {', '.join(ATTENTION_KINDS)}, empty for none."
             )
         _ = self.rules
+
+    @property
+    def stop_texts(self) -> tuple[str, ...]:
+        """Texts that end an answer, with their escapes replaced."""
+        return tuple(_ESCAPE.sub(lambda found: _ESCAPED[found[1]], text) for text in self.stop)
 
     @property
     def rules(self) -> AttentionRules:

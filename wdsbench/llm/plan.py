@@ -110,6 +110,7 @@ class Probe:
     seconds: float  # per trace, in one batch
     rates: Rates  # assumed values for data that was not kept
     wide: int  # number of traces that exceed float16
+    cut: int  # number of answers that were cut at ``max_new_tokens``
 
 
 def load_size(path: str | Path, revision: str | None = None) -> tuple[Any, ModelSize, Any]:
@@ -243,7 +244,8 @@ def probe(
             raws = load_pickle(stream)
         assert isinstance(raws, list)
         rates = _measured(raws, form, options, folder / "part.pkl.gz")
-    return Probe(report.traces, seconds, rates, report.wide_traces)
+    cut = report.unfinished_answers
+    return Probe(report.traces, seconds, rates, report.wide_traces, cut)
 
 
 def _measured(

@@ -24,8 +24,9 @@ class Answered:
     question: Question
     prompt: list[int]  # token ids
     answer: list[int]  # token ids, at least one
-    finished: bool  # True if the model ended the answer
-    empty: bool  # True if the answer is the end-of-sequence token alone
+    finished: bool  # True if the model, or a stop text, ended the answer
+    empty: bool  # True if the answer is the token that ended it, alone
+    straddled: bool = False  # True if a stop text cut a token with visible text before it
     trace_number: int | None = None  # None if the question has one answer
 
 

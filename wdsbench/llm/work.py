@@ -30,7 +30,7 @@ from wdsbench.traces.write import write_traces
 _ONE_THREAD_PARAMETERS: Final = 20_000_000
 #: Failures without any trace after which the model is the likely cause.
 _MAX_FAILURES: Final = 64
-_COUNTS: Final = ("tokens", "empty", "unfinished", "wide")
+_COUNTS: Final = ("tokens", "empty", "unfinished", "wide", "straddled")
 
 
 class FileSink(Protocol):
@@ -86,7 +86,7 @@ class ExtractRun:
         self.traces += len(record.traces)
         self.failures += record.failed
         for name in _COUNTS:
-            self.counts[name] += record.counts[name]
+            self.counts[name] += record.counts.get(name, 0)
 
     def restore(self, batches: Sequence[PromptBatch], state: JournalState) -> list[PromptBatch]:
         """Restore the progress of an earlier run; return the batches that remain to be done."""
@@ -193,6 +193,7 @@ def _answer(run: ExtractRun, batch: PromptBatch) -> tuple[BatchRecord, list[dict
         record.counts["tokens"] += len(outcome["tokens"])
         record.counts["empty"] += item.empty
         record.counts["unfinished"] += not item.finished
+        record.counts["straddled"] += item.straddled
         record.counts["wide"] += outcome["hidden_states"][0].dtype != np.float16
     return record, traces
 
@@ -231,10 +232,16 @@ def _outcomes_together(
         options.max_new_tokens,
         options,
         [(ask.question.question_id, ask.trace_number) for ask in asks],
+        options.stop_texts,
     )
     numbered = options.answers_per_question > 1
     answered = [
-        Answered(ask.question, ask.prompt, *answer, ask.trace_number if numbered else None)
+        Answered(
+            ask.question,
+            ask.prompt,
+            *answer,
+            trace_number=ask.trace_number if numbered else None,
+        )
         for ask, answer in zip(asks, answers, strict=True)
     ]
     return list(zip(asks, answered, reader.outcomes(answered), strict=True))
