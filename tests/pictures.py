@@ -1,4 +1,4 @@
-"""Pictures drawn coarsely in `make test`, for tests in which they are files among others."""
+"""Pictures drawn coarsely, or not at all, where `make test` tests something else."""
 
 from __future__ import annotations
 
@@ -8,6 +8,14 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from trials import FULL
+
+
+def draw_nothing(patch: pytest.MonkeyPatch) -> None:
+    """Write no figures of trainings, except in `make test-faults`."""
+    if not FULL:
+        for plot in ("plot_errors", "plot_roc", "plot_reliability", "plot_training"):
+            patch.setattr(f"wdsbench.train.output.{plot}", lambda *_, **__: None)
+        patch.setattr("wdsbench.train.means.plot_roc", lambda *_, **__: None)
 
 
 def draw_coarsely(patch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import functools
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pictures import draw_coarsely
@@ -19,6 +20,8 @@ from wdsbench.errors import DetectorError, PackError
 from wdsbench.llm.questions import read_questions
 from wdsbench.train import solvers
 
+#: Settings of a short training.
+SMALL: dict[str, Any] = {"epochs": 1, "hidden": 8, "resamples": 50}
 #: Enough for both classes in every split; the metrics are meaningless at this size.
 QUESTIONS_ASKED = trials(60, 120)
 
@@ -41,7 +44,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name in ("SCREEN_TURNS", "MLP_TURNS"):
             patch.setattr(solvers, name, trials(1, getattr(solvers, name)))
         if not FULL:
-            patch.setattr(jobs, "TrainJob", functools.partial(jobs.TrainJob, epochs=1))
+            patch.setattr(jobs, "TrainJob", functools.partial(jobs.TrainJob, **SMALL))
         draw_coarsely(patch)
         run_demo(small_demo(out))
     return out
@@ -72,12 +75,12 @@ def test_a_second_run_repeats_no_stage(demo: Path) -> None:
 
 def test_other_settings_restart(tmp_path: Path) -> None:
     lines: list[str] = []
-    for questions in (10, 11):
+    for questions in (4, 5):
         with pytest.raises(DetectorError, match="but needs both classes"):  # these are too few
             run_demo(DemoOptions(out=tmp_path, questions=questions), say=lines.append)
     names = [line.split(":")[0] for line in lines]
     assert names == ["extract", "score", "pack"] * 2
-    for line, questions in ((lines[0], 10), (lines[3], 11)):
+    for line, questions in ((lines[0], 4), (lines[3], 5)):
         assert re.fullmatch(rf"extract: {questions} answers, \d+ tokens, \d+\.\d s", line)
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +36,14 @@ def run(out: Path, trials: int, config: TrainConfig = QUICK, **options: Any) -> 
     options.setdefault("open_loader", without_test())
     shards = options.pop("shards", None) or store(SAMPLES).folder
     return search(shards, options.pop("detector", "lstm"), out, config, trials, **options)
+
+
+@functools.cache
+def whole() -> tuple[SearchResult, Path]:
+    """Return a search of `COUNT` trials and its folder, the same one to all tests of a session."""
+    folder = Path(tempfile.mkdtemp(prefix="search-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return run(folder / "search", COUNT), folder / "search"
 
 
 def load_search(out: Path) -> SearchResult:

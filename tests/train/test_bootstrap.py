@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from sklearn.metrics import average_precision_score, roc_auc_score
-from trials import full_only
+from trials import full_only, trials
 
 from wdsbench.errors import DetectorError
 from wdsbench.train import bootstrap
@@ -74,10 +74,13 @@ def test_interval_holds_the_value_and_repeats_with_its_seed() -> None:
     assert first != bootstrap.auroc_interval(labels, scores, seed=8)
 
 
+@pytest.mark.trials
 def test_interval_widens_with_confidence_and_narrows_with_samples() -> None:
     def width(count: int, confidence: float) -> float:
         labels, scores = draw(count, 1.0, seed=5)
-        interval = bootstrap.auroc_interval(labels, scores, confidence=confidence)
+        interval = bootstrap.auroc_interval(
+            labels, scores, resamples=trials(500, 2000), confidence=confidence
+        )
         return interval.high - interval.low
 
     assert width(300, 0.8) < width(300, 0.95) < width(300, 0.999)

@@ -93,10 +93,11 @@ def test_a_resumed_fit_has_the_scale_it_began_with(
     def refused(*_arguments: object) -> None:
         raise AssertionError("the scale was fitted again")
 
-    run(tmp_path / "whole", names=(name,))
-    stopped(tmp_path / "two", names=(name,))
+    config = replace(QUICK, epochs=2)
+    run(tmp_path / "whole", config, names=(name,))
+    stopped(tmp_path / "two", 1, config=config, names=(name,))
     monkeypatch.setattr(FitContext, "input_weight_moments", refused)
-    run(tmp_path / "two", names=(name,), resume=True)
+    run(tmp_path / "two", config, names=(name,), resume=True)
     pairs = zip(
         saved_scale(tmp_path / "whole", name), saved_scale(tmp_path / "two", name), strict=True
     )

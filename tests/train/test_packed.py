@@ -28,7 +28,7 @@ CHARMS = ("charm", "charm_no_edges", "charm_shuffled_edges")
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Packed:
     options = PackOptions(attention=("edges", "heads"), threads=1)
-    return make_dataset(tmp_path_factory.mktemp("packed"), traces=90, seed=5, options=options)
+    return make_dataset(tmp_path_factory.mktemp("packed"), traces=64, seed=10, options=options)
 
 
 def opened(packed: Packed, split: str, name: str, layers: list[int] | None) -> TraceLoader:
@@ -82,7 +82,7 @@ def test_union_graph_is_what_charm_expects(packed: Packed) -> None:
 
 def test_without_heads_the_remedy_is_named(tmp_path: Path) -> None:
     options = PackOptions(attention=("edges",), threads=1)
-    without = make_dataset(tmp_path, traces=90, seed=5, options=options)
+    without = make_dataset(tmp_path, traces=64, seed=10, options=options)
     results = train(without.folder, ("gvae", *CHARMS), tmp_path / "out", QUICK)
     assert list(results.detectors) == ["gvae"]
     assert list(results.not_available) == list(CHARMS)

@@ -23,7 +23,7 @@ from wdsbench.detect.scale import RunningMoments, Standardise
 from wdsbench.errors import DetectorError
 from wdsbench.pack import PackOptions, pack
 from wdsbench.shards.read.index import DatasetIndex
-from wdsbench.train import solvers
+from wdsbench.train import probe_states, solvers
 from wdsbench.train.checkpoint import load_detector, save_detector
 from wdsbench.train.config import PredictOptions, TrainConfig
 from wdsbench.train.fitted import FittedDetector, StoredTraces
@@ -37,6 +37,8 @@ pytestmark = pytest.mark.usefixtures("no_plots")
 
 CONFIG = TrainConfig(epochs=1, batch_size=16, hidden=6, resamples=200, threads=1)
 OPTIONS = PackOptions(attention=("edges", "heads", "sketch"), threads=1)
+#: Of the data set that most tests read.
+TRACES = 64
 
 
 @pytest.fixture(autouse=True)
@@ -45,12 +47,13 @@ def quick_mlp(monkeypatch: pytest.MonkeyPatch) -> None:
     if not FULL:
         for name, value in (("TURN_STEPS", 2), ("MLP_TURNS", 2), ("SCREEN_TURNS", 1)):
             monkeypatch.setattr(solvers, name, value)
+        monkeypatch.setattr(probe_states, "SHORTLIST", 1)
 
 
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Packed:
     folder = tmp_path_factory.mktemp("packed")
-    return make_dataset(folder, traces=90, seed=5, options=OPTIONS)
+    return make_dataset(folder, traces=TRACES, seed=10, options=OPTIONS)
 
 
 def make_fitted(packed: Packed, name: str, layers: tuple[int, ...] | None) -> FittedDetector:
@@ -154,7 +157,7 @@ def test_scores_are_those_of_the_run(packed: Packed, tmp_path: Path) -> None:
 def test_samples_are_in_one_order_whatever_the_split(packed: Packed, tmp_path: Path) -> None:
     save_detector(make_fitted(packed, "length", None), tmp_path)
     every = predict(tmp_path, packed.folder, PredictOptions(split="all")).samples
-    assert len(every) == 90
+    assert len(every) == TRACES
     assert [sample.question_id for sample in every] == sorted(packed.raws)
     parts = {
         split: predict(tmp_path, packed.folder, PredictOptions(split=split)).samples
@@ -162,7 +165,7 @@ def test_samples_are_in_one_order_whatever_the_split(packed: Packed, tmp_path: P
     }
     for split, samples in parts.items():
         assert samples == [sample for sample in every if sample.split == split]
-    assert sum(len(samples) for samples in parts.values()) == 90
+    assert sum(len(samples) for samples in parts.values()) == TRACES
     for sample in every:
         assert sample.label == int(packed.scores[sample.question_id] < 0.5)
 
@@ -292,7 +295,7 @@ def checkpoints(packed: Packed, tmp_path_factory: pytest.TempPathFactory) -> Pat
 @pytest.mark.parametrize("what", OTHERS)
 def test_another_kind_of_data_set_is_refused(what: str, checkpoints: Path, tmp_path: Path) -> None:
     other = OTHERS[what]
-    arguments = {"options": OPTIONS, "traces": 40, **other.arguments}
+    arguments = {"options": OPTIONS, "traces": 16, **other.arguments}
     shards = make_dataset(tmp_path, seed=6, **arguments).folder
     for name, words in other.refused.items():
         with pytest.raises(DetectorError, match=words):
@@ -304,7 +307,7 @@ def test_another_kind_of_data_set_is_refused(what: str, checkpoints: Path, tmp_p
 def test_two_reductions_of_one_name_are_two(tmp_path: Path) -> None:
     options = replace(OPTIONS, reduce="pca:3")
     one, other = (
-        make_dataset(tmp_path / str(seed), seed=seed, traces=60, options=options) for seed in (1, 2)
+        make_dataset(tmp_path / str(seed), seed=seed, traces=30, options=options) for seed in (1, 2)
     )
     fitted = make_fitted(one, "lstm", None)
     save_detector(fitted, tmp_path / "lstm")
@@ -372,7 +375,7 @@ def test_without_an_index_shapes_are_compared(packed: Packed, tmp_path: Path) ->
     fitted = replace(make_fitted(packed, "lstm", None), traces=None)
     save_detector(fitted, tmp_path / "lstm")
     assert predict(tmp_path / "lstm", packed.folder).samples
-    other = make_dataset(tmp_path, traces=40, layers=LAYERS + 1)
+    other = make_dataset(tmp_path, traces=16, layers=LAYERS + 1)
     with pytest.raises(DetectorError, match="layers are 4, the detector was trained on 3"):
         predict(tmp_path / "lstm", other.folder)
 

@@ -45,6 +45,7 @@ def few_turns() -> Iterator[None]:
         if not FULL:
             patch.setattr(solvers, "TURN_STEPS", 8)
             patch.setattr(solvers, "LEARNING_RATE", 1e-2)
+            patch.setattr(solvers, "WEIGHT_DECAYS", (0.1,))
         patch.setattr(solvers, "SCREEN_TURNS", trials(2, solvers.SCREEN_TURNS))
         patch.setattr(solvers, "MLP_TURNS", trials(16, solvers.MLP_TURNS))
         yield
@@ -59,12 +60,11 @@ def planted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 @pytest.mark.parametrize(
     ("planted", "name"),
     [
-        ("last_answer", "probe_logistic"),
         ("last_prompt", "probe_logistic"),
         *(
             pytest.param(*case, marks=FULL_ONLY)
             for case in (
-                *(("first_answer", "probe_logistic"), ("mean_answer", "probe_logistic")),
+                *((token, "probe_logistic") for token in PLACES if token != "last_prompt"),
                 *((token, "probe_mlp") for token in PLACES),
             )
         ),
@@ -216,7 +216,7 @@ def looking_back(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return pack_scored(folder, raws, scores)
 
 
-@pytest.mark.parametrize("layers", [None, (0, LAYER)])
+@pytest.mark.parametrize("layers", [pytest.param(None, marks=FULL_ONLY), (0, LAYER)])
 def test_attention_is_found(looking_back: Path, layers: tuple[int, ...] | None) -> None:
     config = replace(CONFIG, layers=layers)
     opener = Opener(looking_back)

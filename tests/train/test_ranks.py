@@ -12,10 +12,11 @@ from train.test_state import SAMPLES
 pytestmark = pytest.mark.timeout(120)
 
 # Warnings are errors from here on: nobody should see one of ours.
-START = """
+SCRIPT = """
 import signal, sys, warnings
 from pathlib import Path
 import pytest
+from pictures import draw_nothing
 from train.test_state import QUICK, killing
 from train.test_step import Flat, LABELS, batch, part, stepper
 from wdsbench.errors import DetectorError, RankError, StoppedError
@@ -24,29 +25,17 @@ from wdsbench.train.run import train
 from wdsbench.train.step import Signals
 
 warnings.simplefilter("error")
+draw_nothing(pytest.MonkeyPatch())
 out = Path(sys.argv[1])
-"""
 
-STEP = """
+def run(place, **options):
+    return train(sys.argv[2], ("lstm",), place, QUICK, **options)
+
 class Refuses(Flat):
     def forward(self, hidden):
         raise DetectorError("no such states")
 
-with open_ranks("cpu", 30) as ranks:
-    steps = stepper(Flat(), ranks=ranks)
-    mine = part(batch(LABELS), 4 * ranks.rank, 4 * ranks.rank + 4)
-    assert steps.step(mine, 0, Signals()).used == 6
-    steps = stepper(Refuses() if ranks.rank == 1 else Flat(), ranks=ranks)
-    words = "rank 1 cannot run its step: no such states" if ranks.rank else "lost the others"
-    with pytest.raises(RankError, match=words):
-        steps.step(mine, 1, Signals())
-"""
-
-STATES = """
-def run(place, **options):
-    return train(sys.argv[2], ("lstm",), place, QUICK, **options)
-
-with open_ranks("cpu", 30) as ranks:
+def see_different_states(ranks):
     with pytest.raises(StoppedError):  # the first rank gets a signal
         run(out / "one", progress=killing(2, send=signal.SIGTERM))
     mine = out / ("one" if ranks.is_first else "other")
@@ -54,12 +43,21 @@ with open_ranks("cpu", 30) as ranks:
         run(mine, resume=True)
     results = run(out / "one", resume=True)
     assert results.detectors["lstm"].epochs == 4
+
+def refuse_a_batch(ranks):
+    steps = stepper(Flat(), ranks=ranks)
+    mine = part(batch(LABELS), 4 * ranks.rank, 4 * ranks.rank + 4)
+    assert steps.step(mine, 0, Signals()).used == 6
+    steps = stepper(Refuses() if ranks.rank == 1 else Flat(), ranks=ranks)
+    words = "rank 1 cannot run its step: no such states" if ranks.rank else "lost the others"
+    with pytest.raises(RankError, match=words):
+        steps.step(mine, 1, Signals())
+
+with open_ranks("cpu", 30) as ranks:
+    see_different_states(ranks)
+    refuse_a_batch(ranks)  # after which they cannot talk
 """
 
 
-def test_a_detector_that_refuses_one_ranks_batch(tmp_path: Path) -> None:
-    run_ranks(START + STEP, tmp_path)
-
-
-def test_ranks_that_see_different_states(tmp_path: Path) -> None:
-    run_ranks(START + STATES, tmp_path, store(SAMPLES).folder)
+def test_ranks_see_different_states_and_refuse_a_batch(tmp_path: Path) -> None:
+    run_ranks(SCRIPT, tmp_path, store(SAMPLES).folder)

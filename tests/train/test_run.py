@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pictures import draw_coarsely
 from sklearn.metrics import roc_auc_score
 from train.planted import Opened, Sample, make_placed_samples, make_samples, store
 
@@ -42,7 +43,9 @@ def run(
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Results, Path]:
     out = tmp_path_factory.mktemp("run")
-    return run(SAMPLES, ALL, out), out
+    with pytest.MonkeyPatch.context() as patch:
+        draw_coarsely(patch)
+        return run(SAMPLES, ALL, out), out
 
 
 def test_results_have_every_detector_and_every_figure(done: tuple[Results, Path]) -> None:
@@ -290,7 +293,14 @@ def test_names_are_checked_first(tmp_path: Path) -> None:
 
 
 def test_loader_is_asked_as_the_detectors_need(tmp_path: Path) -> None:
-    opened = Opened()
+    class WithoutWorkers(Opened):
+        """Records how many workers are asked for, and starts none."""
+
+        def __call__(self, shards: Path, **arguments: Any) -> TraceLoader:
+            self.calls.append(arguments)
+            return TraceLoader(shards, **{**arguments, "num_workers": 0})
+
+    opened = WithoutWorkers()
     config = replace(QUICK, epochs=1, layers=(0, 1, 2), num_workers=2, threads=1, seed=4)
     folder = store(FEW).folder
     train(folder, ("logprob_mean", "gnn"), tmp_path, config, open_loader=opened)

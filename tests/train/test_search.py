@@ -12,43 +12,36 @@ from typing import Any
 import pytest
 import torch
 from train.planted import make_placed_samples, store
-from train.searches import COUNT, QUICK, Killed, figures, killing, run, without_test
-from trials import FULL
+from train.searches import COUNT, QUICK, Killed, figures, killing, run, whole, without_test
+from trials import full_only, trials
 
 from wdsbench.errors import DetectorError
 from wdsbench.train import search as search_module
 from wdsbench.train.search import search_and_train
-from wdsbench.train.trials import SearchResult
 
 pytestmark = pytest.mark.usefixtures("no_plots")
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[SearchResult, Path]:
-    out = tmp_path_factory.mktemp("whole") / "search"
-    return run(out, COUNT), out
-
-
-def test_the_given_setting_is_tried_first(whole: tuple[SearchResult, Path]) -> None:
-    first = whole[0].trials[0]
+def test_the_given_setting_is_tried_first() -> None:
+    found = whole()[0].trials
+    first = found[0]
     assert first.settings == {"learning_rate": 2e-3, "hidden": 16, "depth": 1, "dropout": 0.3}
-    assert [trial.number for trial in whole[0].trials] == list(range(COUNT))
+    assert [trial.number for trial in found] == list(range(COUNT))
 
 
 @pytest.mark.trials
-def test_the_same_seed_gives_the_same_trials(
-    whole: tuple[SearchResult, Path], tmp_path: Path
-) -> None:
-    assert figures(run(tmp_path / "again", COUNT)) == figures(whole[0])
+def test_the_same_seed_gives_the_same_trials(tmp_path: Path) -> None:
+    first, count = whole()[0], trials(2, COUNT)
+    assert figures(run(tmp_path / "again", count)) == figures(first)[:count]
     other = run(tmp_path / "other", 2, replace(QUICK, seed=1))
-    assert other.trials[0].settings == whole[0].trials[0].settings
-    assert other.trials[1].settings != whole[0].trials[1].settings
+    assert other.trials[0].settings == first.trials[0].settings
+    assert other.trials[1].settings != first.trials[1].settings
 
 
-@pytest.mark.trials
+@full_only
 def test_a_bad_setting_is_left_behind(tmp_path: Path) -> None:
     bad = replace(QUICK, learning_rate=1e-6, dropout=0.8, epochs=4)
-    result = run(tmp_path, 6 if FULL else 4, bad)
+    result = run(tmp_path, 6, bad)
     given = result.trials[0]
     assert given.settings["learning_rate"] == 1e-6
     assert given.val_auroc is not None
@@ -65,7 +58,7 @@ def test_other_settings_are_refused(tmp_path: Path) -> None:
         run(tmp_path, 2, replace(QUICK, batch_size=16), resume=True)
     with pytest.raises(DetectorError, match=r"detector was 'lstm'"):
         run(tmp_path, 2, detector="gnn", resume=True)
-    assert len(run(tmp_path, 2, replace(QUICK, checkpoint_seconds=1), resume=True).trials) == 2
+    assert len(run(tmp_path, 1, replace(QUICK, checkpoint_seconds=1), resume=True).trials) == 1
 
 
 @pytest.mark.parametrize("name", ["length", "logprob_mean", "probe_mlp", "attention_logistic"])

@@ -14,7 +14,17 @@ import pytest
 from builders import Packed, make_dataset
 from forks import Forked, start_command
 from scripts import rank_environments
-from train.searches import COUNT, QUICK, Killed, figures, killing, load_search, run, without_test
+from train.searches import (
+    COUNT,
+    QUICK,
+    Killed,
+    figures,
+    killing,
+    load_search,
+    run,
+    whole,
+    without_test,
+)
 from trials import FULL, FULL_ONLY, full_only, trials
 
 from wdsbench.errors import StoppedError
@@ -36,43 +46,36 @@ PACKED = TrainConfig(
 SEARCHED = 4 if FULL else 2
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[SearchResult, Path]:
-    out = tmp_path_factory.mktemp("whole") / "search"
-    return run(out, COUNT), out
-
-
 @pytest.mark.trials
 @pytest.mark.parametrize("after", [0, 3, 6] if FULL else [3])
-def test_a_killed_search_resumes_with_the_same_trials(
-    whole: tuple[SearchResult, Path], tmp_path: Path, after: int
-) -> None:
+def test_a_killed_search_resumes_with_the_same_trials(tmp_path: Path, after: int) -> None:
     with pytest.raises(Killed):
-        run(tmp_path, COUNT, progress=killing(after))
+        run(tmp_path, max(2, after // 2 + 1), progress=killing(after))
     assert len(load_search(tmp_path).trials) == after // 2
     opened = without_test()
     # Each trial has two epochs; none is run twice.
     left = COUNT * 2 - after
     result = run(tmp_path, COUNT, resume=True, open_loader=opened, progress=killing(left))
-    assert figures(result) == figures(whole[0])
+    assert figures(result) == figures(whole()[0])
     assert [path.name for path in tmp_path.iterdir()] == [SEARCH_NAME]
     before = len(opened.calls)
     again = run(tmp_path, COUNT, resume=True, open_loader=opened)
     assert again.trials == result.trials
     assert len(opened.calls) - before == 2  # labels of train and val; nothing is trained
+    assert len(run(tmp_path, 1, resume=True).trials) == COUNT  # earlier trials count
 
 
 @pytest.mark.trials
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=FULL_ONLY), signal.SIGTERM])
-def test_a_signal_stops_it_within_a_trial(
-    whole: tuple[SearchResult, Path], tmp_path: Path, number: signal.Signals
-) -> None:
+def test_a_signal_stops_it_within_a_trial(tmp_path: Path, number: signal.Signals) -> None:
+    count, ended = (COUNT, 2) if FULL else (2, 1)
     before = signal.getsignal(number)
     with pytest.raises(StoppedError, match="--resume"):
-        run(tmp_path, COUNT, progress=killing(4, send=number))
+        run(tmp_path, count, progress=killing(2 * ended, send=number))
     assert signal.getsignal(number) is before
-    assert figures(load_search(tmp_path)) == figures(whole[0])[:2]
-    assert figures(run(tmp_path, COUNT, resume=True)) == figures(whole[0])
+    expected = figures(whole()[0])[:count]
+    assert figures(load_search(tmp_path)) == expected[:ended]
+    assert figures(run(tmp_path, count, resume=True)) == expected
 
 
 def test_a_signal_at_the_end_of_a_trial_is_not_lost(
@@ -91,17 +94,17 @@ def test_a_signal_at_the_end_of_a_trial_is_not_lost(
     assert len(load_search(tmp_path).trials) == 1
 
 
-@pytest.mark.trials
-def test_more_trials_may_be_added(whole: tuple[SearchResult, Path], tmp_path: Path) -> None:
+@full_only
+def test_more_trials_may_be_added(tmp_path: Path) -> None:
     run(tmp_path, 2)
     more = run(tmp_path, COUNT, resume=True)
-    assert figures(more) == figures(whole[0])
+    assert figures(more) == figures(whole()[0])
     assert len(run(tmp_path, 2, resume=True).trials) == COUNT  # earlier trials count
 
 
 def test_without_resume_it_starts_again(tmp_path: Path) -> None:
     with pytest.raises(Killed):
-        run(tmp_path, 3, progress=killing(5))
+        run(tmp_path, 2, progress=killing(3))
     mine = tmp_path / "trial-0009" / "notes.txt"
     mine.parent.mkdir()
     mine.write_text("mine")
@@ -113,7 +116,7 @@ def test_without_resume_it_starts_again(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Packed:
-    return make_dataset(tmp_path_factory.mktemp("packed"), traces=120, seed=5)
+    return make_dataset(tmp_path_factory.mktemp("packed"), traces=trials(80, 120), seed=5)
 
 
 @pytest.fixture(scope="module")

@@ -24,11 +24,11 @@ pytestmark = pytest.mark.usefixtures("no_plots")
 
 
 def test_what_the_data_lack_is_said_before_anything_is_trained(tmp_path: Path) -> None:
-    shards = store(SAMPLES, attention=("sketch",)).folder
+    shards = store(SAMPLES[::2], attention=("sketch",)).folder
     reason = run(tmp_path / "gnn", 2, detector="gnn", shards=shards).reason
     assert reason is not None
     assert re.match("not available: .*--attention", reason)
-    results = search_and_train(shards, ("gnn", "lstm"), tmp_path, QUICK, 2)
+    results = search_and_train(shards, ("gnn", "lstm"), tmp_path, QUICK, 1)
     assert list(results.detectors) == ["lstm"]
     assert list(results.not_available) == ["gnn"]
     assert list(results.config["search"]) == ["lstm"]

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from pictures import draw_coarsely, draw_nothing
 from train.planted import make_samples, store
 from trials import FULL
 
@@ -110,7 +111,9 @@ class FakeTrain:
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Results, Path]:
     out = tmp_path_factory.mktemp("seeds")
-    return run(out), out
+    with pytest.MonkeyPatch.context() as patch:
+        draw_nothing(patch)
+        return run(out), out
 
 
 def run(tmp_path: Path, fake: FakeTrain | None = None, seeds: int = 3) -> Results:
@@ -120,7 +123,8 @@ def run(tmp_path: Path, fake: FakeTrain | None = None, seeds: int = 3) -> Result
 def test_seeds_follow_each_other_into_folders_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.undo()  # this run draws its figure
+    monkeypatch.undo()
+    draw_coarsely(monkeypatch)
     fake, bars = FakeTrain(), []
 
     def progress(items: Any, total: Any, what: str) -> Any:  # noqa: ARG001

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import signal
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -68,35 +69,40 @@ def stopped(out: Path, epochs: int = 2, **options: Any) -> None:
         run(out, progress=killing(epochs), **options)
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
+@pytest.fixture(scope="module")
+def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a run that was killed in the middle, to be copied."""
+    out = tmp_path_factory.mktemp("half") / "run"
+    stopped(out)
+    return out
+
+
+def test_what_is_refused_is_not_lost(half: Path, tmp_path: Path) -> None:
+    out = shutil.copytree(half, tmp_path / "run")
+    before = content(out)
+    changes: tuple[tuple[dict[str, Any], str], ...] = (
         ({"learning_rate": 0.5}, "learning_rate was 0.002 when this training began and is 0.5"),
         ({"hidden": 8}, "hidden was 4 when this training began and is 8"),
-    ],
-)
-def test_what_is_refused_is_not_lost(tmp_path: Path, change: dict[str, Any], words: str) -> None:
-    stopped(tmp_path)
-    before = content(tmp_path)
-    for names in (("lstm",), ("length", "lstm")):
-        with pytest.raises(DetectorError, match=words):
-            run(tmp_path, replace(QUICK, **change), names=names, resume=True)
-        assert content(tmp_path) == before
+    )
+    for change, words in changes:
+        for names in (("lstm",), ("length", "lstm")):
+            with pytest.raises(DetectorError, match=words):
+                run(out, replace(QUICK, **change), names=names, resume=True)
+            assert content(out) == before
 
 
-def test_a_damaged_state_stays_where_it_is(tmp_path: Path) -> None:
-    stopped(tmp_path)
-    tensors = next((tmp_path / "state" / "lstm").glob("tensors-*"))
+def test_a_damaged_state_stays_where_it_is(half: Path, tmp_path: Path) -> None:
+    out = shutil.copytree(half, tmp_path / "run")
+    tensors = next((out / "state" / "lstm").glob("tensors-*"))
     tensors.write_bytes(tensors.read_bytes()[:-1])
-    before = content(tmp_path)
+    before = content(out)
     with pytest.raises(DetectorError, match=f"{tensors.name} does not match the hash"):
-        run(tmp_path, names=("length", "lstm"), resume=True)
-    assert content(tmp_path) == before
+        run(out, names=("length", "lstm"), resume=True)
+    assert content(out) == before
 
 
-def test_a_killed_writer_leaves_nothing_for_ever(tmp_path: Path) -> None:
-    folder = tmp_path / "state" / "lstm"
-    stopped(tmp_path)
+def test_a_killed_writer_leaves_nothing_for_ever(half: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(half, tmp_path / "run") / "state" / "lstm"
     for name in (f".{STATE_NAME}.tmp", ".tensors-0123456789abcdef.safetensors.tmp"):
         (folder / name).write_bytes(b"half")
     state = load_state(folder)
@@ -188,11 +194,9 @@ def test_where_nothing_is_to_be_saved_a_signal_ends_the_run_at_once(
         assert not (tmp_path / "results.json").exists()
 
 
-def test_a_signal_in_the_last_validation_is_not_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_signal_in_the_last_validation_is_not_lost(tmp_path: Path) -> None:
     names = ("lstm", "probe_logistic")
-    whole = run(tmp_path / "whole", names=names)
+    whole = run(tmp_path / "whole")
     write = MetricsLog.write
 
     def write_and_signal(log: MetricsLog, detector: str, record: EpochRecord) -> None:
@@ -200,10 +204,10 @@ def test_a_signal_in_the_last_validation_is_not_lost(
         if record.epoch == QUICK.epochs - 1:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(MetricsLog, "write", write_and_signal)
-    with pytest.raises(StoppedError, match="after step 12"):
-        run(tmp_path / "run", names=names)
-    monkeypatch.undo()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MetricsLog, "write", write_and_signal)
+        with pytest.raises(StoppedError, match="after step 12"):
+            run(tmp_path / "run", names=names)
     again = run(tmp_path / "run", names=names, resume=True, progress=killing(0))
     assert again.detectors["lstm"].auroc == whole.detectors["lstm"].auroc
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from scripts import run_ranks
 from torch import nn
-from trials import FULL, FULL_ONLY
+from trials import FULL
 
 from wdsbench.errors import DetectorError
 from wdsbench.records import Batch
@@ -65,33 +65,34 @@ from train.test_step import Flat, LABELS, batch, part, stepper
 from wdsbench.train.ranks import open_ranks
 from wdsbench.train.step import Signals
 
-cuts = [int(word) for word in sys.argv[2].split(",")]
 with open_ranks("cpu", 30) as ranks:
-    detector = Flat()
-    steps = stepper(detector, ranks=ranks, positive_weight=1.5)
-    for number in range(3):
-        mine = part(batch(LABELS, seed=number), cuts[ranks.rank], cuts[ranks.rank + 1])
-        taken = steps.step(mine, number, Signals(stop=ranks.rank == 1 and number == 2))
-        assert taken.signals == Signals(stop=number == 2), taken
-        assert (taken.used, taken.left_out) == (6, 2)
-    torch.save(detector.state_dict(), sys.argv[1] + str(ranks.rank))
+    for cuts in sys.argv[2:]:
+        first, last = map(int, cuts.split(",")[ranks.rank : ranks.rank + 2])
+        detector = Flat()
+        steps = stepper(detector, ranks=ranks, positive_weight=1.5)
+        for number in range(3):
+            mine = part(batch(LABELS, seed=number), first, last)
+            taken = steps.step(mine, number, Signals(stop=ranks.rank == 1 and number == 2))
+            assert taken.signals == Signals(stop=number == 2), taken
+            assert (taken.used, taken.left_out) == (6, 2)
+        torch.save(detector.state_dict(), f"{sys.argv[1]}/{cuts}.{ranks.rank}")
 """
+#: Bounds of the parts of a batch that two ranks have.
+CUTS = ("0,3,8", "0,8,8", "0,4,8", "0,0,8")
 
 
-@pytest.mark.parametrize(
-    "cuts", ["0,3,8", "0,8,8", *(pytest.param(c, marks=FULL_ONLY) for c in ("0,4,8", "0,0,8"))]
-)
-def test_two_ranks_step_as_one(tmp_path: Path, cuts: str) -> None:
+def test_two_ranks_step_as_one(tmp_path: Path) -> None:
     detector = Flat()
     alone = stepper(detector, positive_weight=1.5)
     for number in range(3):
         alone.step(batch(LABELS, seed=number), number, Signals())
-    run_ranks(SCRIPT, tmp_path / "rank", cuts)
-    found = [torch.load(tmp_path / f"rank{rank}") for rank in range(2)]
-    for name, weight in detector.state_dict().items():
-        assert torch.equal(found[0][name], found[1][name])
-        if not name.startswith("unused"):
-            torch.testing.assert_close(found[0][name], weight, rtol=1e-5, atol=1e-6)
+    run_ranks(SCRIPT, tmp_path, *CUTS)
+    for cuts in CUTS:
+        found = [torch.load(tmp_path / f"{cuts}.{rank}") for rank in range(2)]
+        for name, weight in detector.state_dict().items():
+            assert torch.equal(found[0][name], found[1][name])
+            if not name.startswith("unused"):
+                torch.testing.assert_close(found[0][name], weight, rtol=1e-5, atol=1e-6)
 
 
 def test_nothing_is_done_without_a_label() -> None:

@@ -7,15 +7,14 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from train.searches import COUNT, figures, load_search, run
+from train.searches import COUNT, figures, load_search, run, whole
 
 from wdsbench.errors import DetectorError
 from wdsbench.train.trials import SEARCH_NAME, SearchResult, Trial, print_search
 
 
-def test_what_is_written(tmp_path: Path) -> None:
-    out = tmp_path / "search"
-    result = run(out, COUNT)
+def test_what_is_written() -> None:
+    result, out = whole()
     assert [path.name for path in out.iterdir()] == [SEARCH_NAME]
     value = json.loads((out / SEARCH_NAME).read_text())
     assert len(value["trials"]) == COUNT
