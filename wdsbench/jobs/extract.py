@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class ExtractJob(ExtractOptions, ModelOptions):
     """Options of :func:`extract`."""
 
-    model: str = option(help="Folder in the transformers format, or a hub name.")
+    model: str = option(help="Folder in the transformers format, .gguf file, or hub name.")
     questions: str = option(
         help="JSONL (question_id, question, references) or CSV, also .gz; or triviaqa, truthfulqa"
         " (needs the package datasets)."

@@ -31,7 +31,7 @@ class PlanJob(TraceOptions, ModelOptions):
         "Questions that are asked to measure time, answers and compression; 0: none [16 if the"
         " model's weights are in a folder].",
     )
-    model: str = option(help="Folder in the transformers format, or a hub name.")
+    model: str = option(help="Folder in the transformers format, .gguf file, or hub name.")
     questions: str = option(help="Questions as for extract.")
     out: Path = option(Path("traces_data"), "Folder for the traces.")
     limit: int | None = option(None, "Ask only this number of questions, from the first.")
@@ -186,7 +186,8 @@ def _probe(
 
     count = job.probe
     if count is None:
-        stored = any(any(Path(job.model).glob(name)) for name in _WEIGHTS)
+        path = Path(job.model)
+        stored = path.suffix == ".gguf" or any(any(path.glob(name)) for name in _WEIGHTS)
         count = _AUTO_PROBE if stored else 0
     if count == 0:
         return None

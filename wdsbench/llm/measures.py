@@ -212,12 +212,14 @@ class Agreement:
 
 
 def agreements(columns: Mapping[str, Column], threshold: float) -> list[Agreement]:
-    """Return the agreement of every pair of columns ``[n]``, over the rows where neither is NaN;
-    the threshold is that of labels.
+    """Return the agreement of every pair of columns ``[n]``, over the rows where neither is NaN,
+    if there is one; the threshold is that of labels.
     """
     found = []
     for first, second in combinations(columns, 2):
         scored = ~(np.isnan(columns[first]) | np.isnan(columns[second]))
+        if not scored.any():
+            continue
         ours, theirs = columns[first][scored], columns[second][scored]
         found.append(
             Agreement(

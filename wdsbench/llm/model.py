@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +22,9 @@ from wdsbench.llm.options import ModelOptions
 
 #: Error of transformers for a model of another kind, such as an encoder with a decoder.
 _OTHER_KIND: Final = re.compile(r"Unrecognized configuration class <class '(?:\w+\.)*(\w+)'>")
+#: Error of transformers for a GGUF file of a model that it cannot build.
+_OTHER_GGUF: Final = re.compile(r"GGUF model with architecture (\S+) is not supported")
+GGUF_SUFFIX: Final = ".gguf"
 _SAMPLED_VALUES: Final = 4096
 _CAST_LOGGER: Final = "bitsandbytes.autograd._functions"
 # Keys of a configuration that depend on where and by which version it was loaded.
@@ -32,7 +36,8 @@ def load_model(path: str | Path, options: ModelOptions | None = None) -> tuple[A
 
     Attention is ``eager``, the only implementation that returns its weights. The tokenizer pads on
     the left, with the end-of-sequence token if it has no pad token. ``path`` is a folder in the
-    transformers format, or a name on its hub. For a quantised model ``dtype`` is that of the
+    transformers format, a name on its hub, or a GGUF file, whose weights become ``dtype``. For a
+    quantised model ``dtype`` is that of the
     computation (8bit: always float16). Remote code runs only with ``trust_remote_code``.
 
     Raises:
@@ -43,7 +48,9 @@ def load_model(path: str | Path, options: ModelOptions | None = None) -> tuple[A
     place = checked_device(options.device or "cpu")
     dtype = getattr(torch, options.dtype)
     source = str(path)
+    folder, file = pretrained_source(source)
     extra: dict[str, Any] = {} if options.revision is None else {"revision": options.revision}
+    extra.update(file)
     if options.device_map is not None:
         _require_packages(f"device_map {options.device_map}", "accelerate")
         extra["device_map"] = options.device_map
@@ -51,14 +58,15 @@ def load_model(path: str | Path, options: ModelOptions | None = None) -> tuple[A
         _require_packages(f"load_in {options.load_in}", "bitsandbytes", "accelerate")
         extra["quantization_config"] = _quantisation(options.load_in, dtype)
         extra.setdefault("device_map", {"": str(place)})
-    with loading(source, reason=_causal_reason):
+    with loading(source, reason=causal_reason), _without_bar(file):
         tokenizer = AutoTokenizer.from_pretrained(
-            source,
+            folder,
             trust_remote_code=options.trust_remote_code,
             revision=options.revision or "main",
+            **file,
         )
         found: Any = AutoModelForCausalLM.from_pretrained(
-            source,
+            folder,
             dtype=dtype,
             attn_implementation="eager",
             trust_remote_code=options.trust_remote_code,
@@ -80,12 +88,30 @@ def load_model(path: str | Path, options: ModelOptions | None = None) -> tuple[A
     return (model if "device_map" in extra else model.to(place)), tokenizer
 
 
+def pretrained_source(source: str) -> tuple[str, dict[str, str]]:
+    """Return folder or hub name of a model, and further arguments of ``from_pretrained``.
+
+    Raises:
+        ModelError: It is a GGUF file, but a package that reads it is not installed.
+    """
+    if not source.endswith(GGUF_SUFFIX):
+        return source, {}
+    _require_packages(f"model {source}", "gguf", "accelerate", extra="gguf")
+    path = Path(source).expanduser()
+    return str(path.parent), {"gguf_file": path.name}
+
+
 @contextmanager
 def loading(
     source: str, verb: str = "loaded", reason: Callable[[Exception], str] | None = None
 ) -> Iterator[None]:
     """Raise every error within as ModelError; keep transformers from writing to the terminal."""
-    if (source.startswith((".", "/", "~")) or source.count("/") > 1) and not Path(source).is_dir():
+    if source.endswith(GGUF_SUFFIX):
+        if not Path(source).expanduser().is_file():
+            raise ModelError(f"model {source}: there is no such file.")
+    elif (source.startswith((".", "/", "~")) or source.count("/") > 1) and not Path(
+        source
+    ).is_dir():
         raise ModelError(f"model {source}: there is no such folder.")
     try:
         with quiet_transformers():
@@ -96,12 +122,18 @@ def loading(
         ) from error
 
 
-def _causal_reason(error: Exception) -> str:
+def causal_reason(error: Exception) -> str:
     if "trust_remote_code" in str(error):
         return "it needs code of its own; read that code, then allow it with trust_remote_code"
     other = _OTHER_KIND.search(str(error))
     if other is not None:  # the message continues with a list of all kinds
         return f"it is not a causal language model (configuration {other[1]})"
+    other = _OTHER_GGUF.search(str(error))
+    if other is not None:
+        return (
+            f"transformers reads no GGUF file of the architecture {other[1]}; give the model in the"
+            " transformers format"
+        )
     return first_words(error)
 
 
@@ -153,12 +185,13 @@ def checked_device(device: str | torch.device) -> torch.device:
     return place
 
 
-def _require_packages(what: str, *names: str) -> None:
+def _require_packages(what: str, *names: str, extra: str | None = None) -> None:
     missing = [name for name in names if importlib.util.find_spec(name) is None]
     if missing:
+        remedy = " ".join(missing) + ", or leave the option out"
         raise ModelError(
             f"{what} needs {' and '.join(missing)}, not installed; pip install"
-            f" {' '.join(missing)}, or leave the option out."
+            f" {remedy if extra is None else f'wdsbench[{extra}]'}."
         )
 
 
@@ -172,6 +205,11 @@ def _quantisation(load_in: str, dtype: torch.dtype) -> Any:
     return BitsAndBytesConfig(  # type: ignore[no-untyped-call]
         load_in_4bit=True, bnb_4bit_compute_dtype=dtype
     )
+
+
+def _without_bar(file: Mapping[str, str]) -> AbstractContextManager[Any]:
+    """Keep transformers from drawing its bar of a GGUF file, which has no setting."""
+    return redirect_stderr(io.StringIO()) if file else nullcontext()
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from transformers import AutoConfig, AutoTokenizer
 
 from wdsbench.errors import ModelError
 from wdsbench.llm.extract import extract
-from wdsbench.llm.model import loading
+from wdsbench.llm.model import causal_reason, loading, pretrained_source
 from wdsbench.llm.options import ExtractOptions, TraceOptions
 from wdsbench.llm.questions import Question
 from wdsbench.shards.format.tar import BLOCK_BYTES
@@ -116,10 +116,11 @@ class Probe:
 def load_size(path: str | Path, revision: str | None = None) -> tuple[Any, ModelSize, Any]:
     """Return configuration, sizes and tokenizer of a model without loading its weights."""
     source = str(path)
-    words: dict[str, Any] = {"trust_remote_code": False, "revision": revision or "main"}
-    with loading(source, "read"):
-        config = AutoConfig.from_pretrained(source, **words)
-        tokenizer = AutoTokenizer.from_pretrained(source, **words)
+    folder, file = pretrained_source(source)
+    words: dict[str, Any] = {"trust_remote_code": False, "revision": revision or "main", **file}
+    with loading(source, "read", causal_reason):
+        config = AutoConfig.from_pretrained(folder, **words)
+        tokenizer = AutoTokenizer.from_pretrained(folder, **words)
     text = config.get_text_config()
     names = ("num_hidden_layers", "num_attention_heads", "hidden_size")
     values: list[Any] = [getattr(text, name, None) for name in names]
