@@ -7,7 +7,6 @@ copy of the prepared folder of its own. What a command of the block creates (``-
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import shutil
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from forks import start_code
+from cli.runner import run
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -27,50 +26,6 @@ _BLOCK = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 _CONTINUING = ("--resume", "--append")
-
-#: Runs blocks one after the other, each in a child of its own: what commands import is imported
-#: once. A block's output and exit code are written to files beside its folder.
-RUNNER = """
-import json, os, sys, traceback
-from pathlib import Path
-
-import transformers.models.llama.modeling_llama
-import wdsbench.llm.extract, wdsbench.llm.recompute
-from wdsbench.cli.main import main
-
-
-def run(job):
-    os.chdir(job["folder"])
-    for descriptor in (1, 2):
-        os.dup2(os.open(job["folder"] + ".out", os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
-    if job["python"] is not None:
-        exec(compile(job["python"], "<block>", "exec"), {"__name__": "__main__"})
-    for words in job["commands"]:
-        try:
-            main(words)
-        except SystemExit as end:
-            if end.code:
-                print("failed:", *words)
-                raise
-
-
-for job in json.loads(Path(sys.argv[1]).read_text()):
-    pid = os.fork()
-    if pid:
-        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        Path(job["folder"] + ".code").write_text(str(code))
-        continue
-    code = 1
-    try:
-        run(job)
-        code = 0
-    except BaseException:
-        traceback.print_exc()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
-"""
-_SECONDS = 500.0
 
 
 @dataclass(frozen=True)
@@ -101,30 +56,18 @@ def all_blocks() -> Iterator[Block]:
             yield Block(path.name, line, found["language"], found["code"], found["reason"])
 
 
-def run_blocks(blocks: list[Block], prepared: Path, home: Path) -> dict[Block, tuple[int, str]]:
-    """Run each block in a copy of ``prepared`` below ``home``; return exit codes and outputs."""
-    jobs = []
-    for number, block in enumerate(blocks):
-        folder = home / f"block-{number}"
-        shutil.copytree(prepared, folder, symlinks=True)
-        commands = list(commands_of(block)) if block.language == "sh" else []
-        for words in commands:
-            for before, word in pairwise(words):
-                if before in ("--out", "--shards") and not set(_CONTINUING) & set(words):
-                    _remove(folder / word)
-        code = block.code if block.language == "python" else None
-        jobs.append({"folder": str(folder), "python": code, "commands": commands})
-    (home / "jobs.json").write_text(json.dumps(jobs), encoding="utf-8")
-    process = start_code(RUNNER, home / "jobs.json")
-    out, err = process.communicate(timeout=_SECONDS)
-    assert process.returncode == 0, out + err
-    return {
-        block: (
-            int(Path(job["folder"] + ".code").read_text()),
-            Path(job["folder"] + ".out").read_text(encoding="utf-8"),
-        )
-        for block, job in zip(blocks, jobs, strict=True)
-    }
+def run_block(block: Block) -> None:
+    """Run a block in the current folder, a copy of the prepared one."""
+    if block.language == "python":
+        exec(compile(block.code, f"{block.page}:{block.line}", "exec"), {"__name__": "__main__"})
+        return
+    commands = list(commands_of(block))
+    for words in commands:
+        for before, word in pairwise(words):
+            if before in ("--out", "--shards") and not set(_CONTINUING) & set(words):
+                _remove(Path(word))
+    for words in commands:
+        assert run(*words) == 0, words
 
 
 def commands_of(block: Block) -> Iterator[list[str]]:

@@ -2,43 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
+import shlex
 from pathlib import Path
 
 import pytest
-from forks import start_code
+from cli.runner import run
 from image_files import random_pixels, write_tiff
+from trials import FULL, trials
 
 import wdsbench.demo
 
 DEMO = Path(wdsbench.demo.__file__).parent
-QUESTIONS = 96
+QUESTIONS = trials(64, 96)
 MORE_QUESTIONS = 16
 #: As the documentation does it, on few questions; ``new.csv`` is another score file.
-PREPARE = """
-import os, shlex, sys
-from wdsbench.cli.main import main
-
-os.chdir(sys.argv[1])
-for line in (
+PREPARE = (
     "extract --model ./my-model --questions questions.jsonl --out traces_data/ --batch-size 32"
     " --max-new-tokens 8 --traces-per-file 48",
     "score --traces 'traces_data/*.pkl*' --questions questions.jsonl",
     "pack --traces 'traces_data/*.pkl*' --scores ground_truth_scores.csv --out shards/"
     " --score-column exact_match --attention edges,heads,sketch",
+)
+#: For blocks of commands that run in `make test-faults` alone.
+PREPARE_MORE = (
     "extract --model ./my-model --questions more_questions.jsonl --out more_traces/"
     " --max-new-tokens 8",
     "score --traces 'more_traces/*.pkl*' --questions more_questions.jsonl --out more_scores.csv",
     "train shards/ --detector lstm --epochs 1 --out runs/lstm",
     "pack --images scenes/ --out patches/ --patch-size 32",
     "pack --images scenes/ --out tiles/ --patch-size 32 --tile",
-):
-    try:
-        main(shlex.split(line))
-    except SystemExit as end:
-        if end.code:
-            raise
-"""
+)
 
 
 @pytest.fixture(scope="session")
@@ -54,8 +49,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
         name = f"scenes/{'crack' if number % 3 == 1 else 'normal'}/{number}.tif"
         write_tiff(folder / name, random_pixels(60, 80, seed=number), compression="deflate")
     (folder / "examples.txt").write_text("Q: Where is Rome?\nA: in Italy\n\n", encoding="utf-8")
-    process = start_code(PREPARE, folder)
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 0, out + err
+    with contextlib.chdir(folder):
+        for line in (*PREPARE, *(PREPARE_MORE if FULL else ())):
+            assert run(*shlex.split(line)) == 0, line
     (folder / "new.csv").write_bytes((folder / "ground_truth_scores.csv").read_bytes())
     return folder

@@ -4,30 +4,28 @@ example runs, in the same folder.
 
 from __future__ import annotations
 
+import functools
 import re
 import runpy
+import shutil
+import typing
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
-from docs.blocks import ROOT, Block, all_blocks, commands_of, run_blocks
-from trials import FULL, FULL_ONLY
+import typer
+from docs.blocks import ROOT, Block, all_blocks, commands_of, run_block
+from pictures import draw_coarsely
+from trials import FULL_ONLY
 
-from wdsbench.cli.main import main
+from wdsbench.cli.main import COMMANDS
+from wdsbench.cli.options import command_of
 
 BLOCKS = list(all_blocks())
 pytestmark = pytest.mark.timeout(600)
 
 RUN = [block for block in BLOCKS if block.reason is None]
-EXTRACT = "wdsbench extract --model ./my-model --questions questions.jsonl --out traces_data/"
-#: Starts of blocks that run in `make test-faults` alone: other blocks run their commands.
-LONG = (
-    "wdsbench plan --model ./my-model --questions questions.jsonl    #",
-    f"{EXTRACT} --tokens",
-    f"{EXTRACT} --attention",
-    "wdsbench train shards/ --detector logprob_mean,probe_logistic,lstm",
-    "wdsbench view shards/ --trace 0 --out trace.png",
-)
 EXAMPLES = ROOT / "examples"
 PATHS = sorted(EXAMPLES.glob("*.py"))
 #: What each prints last.
@@ -42,29 +40,16 @@ LAST_LINE = {
 NOT_RUN = {"network": 1, "slow": 4, "torchrun": 1}
 
 
-@pytest.fixture(scope="module")
-def results(
-    request: pytest.FixtureRequest, prepared: Path, tmp_path_factory: pytest.TempPathFactory
-) -> dict[Block, tuple[int, str]]:
-    """Return exit code and output of every selected block."""
-    names = {item.name for item in request.session.items}
-    chosen = [
-        block
-        for block in RUN
-        if f"test_the_block_runs[{block.page}:{block.line}]" in names
-        and (FULL or not is_long(block))
-    ]
-    return run_blocks(chosen, prepared, tmp_path_factory.mktemp("blocks"))
-
-
 def is_long(block: Block) -> bool:
-    return block.code.startswith(LONG)
+    """Return True for commands that run in `make test-faults` alone."""
+    return block.language == "sh" and block.page != "README.md"
 
 
 def name_of(block: Block) -> str:
     return f"{block.page}:{block.line}"
 
 
+@pytest.mark.trials
 @pytest.mark.parametrize(
     "block",
     [
@@ -72,24 +57,32 @@ def name_of(block: Block) -> str:
         for block in RUN
     ],
 )
-def test_the_block_runs(block: Block, results: dict[Block, tuple[int, str]]) -> None:
-    code, output = results[block]
-    assert code == 0, f"{block.page}:{block.line}\n{block.code}\n{output}"
+def test_the_block_runs(
+    block: Block, prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw_coarsely(monkeypatch)
+    monkeypatch.chdir(shutil.copytree(prepared, tmp_path / "home", symlinks=True))
+    run_block(block)
 
 
-def test_long_blocks_exist() -> None:
-    for first in LONG:
-        assert [block for block in RUN if block.code.startswith(first)], first
+@functools.cache
+def parsers() -> Any:
+    """Return the program with commands that build their options and do nothing else."""
+    program = typer.Typer(pretty_exceptions_enable=False)
+    for run in COMMANDS:
+
+        def parse(*_: Any, **__: Any) -> None: ...
+
+        parse.__annotations__ = typing.get_type_hints(run)
+        program.command(run.__name__.removesuffix("_command"))(command_of(parse))
+    return typer.main.get_command(program)
 
 
 @pytest.mark.parametrize("block", [block for block in RUN if is_long(block)], ids=name_of)
-def test_the_options_of_a_long_block_exist(
-    block: Block, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_options_of_a_long_block_exist(block: Block) -> None:
+    """And are accepted together."""
     for words in commands_of(block):
-        with pytest.raises(SystemExit) as ended:
-            main([*words, "--help"])
-        assert not ended.value.code, (words, capsys.readouterr().err)
+        parsers().main(words, standalone_mode=False)
 
 
 def test_blocks_that_are_not_run_are_few() -> None:
