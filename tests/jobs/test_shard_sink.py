@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,8 @@ from wdsbench.pack import PackOptions, pack
 from wdsbench.shards.read.index import DatasetIndex
 from wdsbench.traces.scores import SCORES_NAME
 
-QUESTIONS = make_questions(16)
+QUESTIONS = make_questions(12)
+FILES = 6
 #: Every sample its own shard.
 OPTIONS = PackOptions(
     attention=("edges",), missing_score="keep", score_column="token_f1", shard_mb=1e-6
@@ -85,47 +86,78 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
-def test_few_trace_files_exist_at_any_time(tmp_path: Path) -> None:
+@dataclass(frozen=True)
+class Finished:
+    folder: Path
+    report: ExtractReport
+    existing: list[int]
+
+    def copy(self, to: Path) -> None:
+        shutil.copytree(self.folder, to, dirs_exist_ok=True)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    folder = tmp_path_factory.mktemp("whole")
+    return Finished(folder, *run(folder))
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """A run that keeps its trace files."""
+    folder = tmp_path_factory.mktemp("kept")
+    return Finished(folder, *run(folder, keep_raw=True))
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that was interrupted after four files."""
+    folder = tmp_path_factory.mktemp("stopped")
+    with pytest.raises(KeyboardInterrupt):
+        run(folder, stop_after=4)
+    return folder
+
+
+def test_few_trace_files_exist_at_any_time(whole: Finished, kept: Finished, tmp_path: Path) -> None:
     """The new one, and those with samples in the three shards that may be unflushed."""
-    report, existing = run(tmp_path)
-    assert len(existing) == 8
-    assert max(existing) <= 1 + 3
-    assert (report.files, report.removed) == ((), 8)
-    kept, existing = run(tmp_path / "kept", keep_raw=True)
-    assert existing == list(range(1, 9))
-    assert (len(kept.files), kept.removed) == (8, 0)
-    assert contents(tmp_path / "kept" / "shards") == contents(tmp_path / "shards")
-    traces = str(tmp_path / "kept" / "traces")
+    assert len(whole.existing) == FILES
+    assert max(whole.existing) <= 1 + 3
+    assert (whole.report.files, whole.report.removed) == ((), FILES)
+    assert kept.existing == list(range(1, FILES + 1))
+    assert (len(kept.report.files), kept.report.removed) == (FILES, 0)
+    assert contents(kept.folder / "shards") == contents(whole.folder / "shards")
+    traces = str(kept.folder / "traces")
     score_traces([traces], QUESTIONS, tmp_path / SCORES_NAME)
     pack([traces], tmp_path / "packed", scores=tmp_path / SCORES_NAME, options=OPTIONS)
-    assert contents(tmp_path / "packed") == contents(tmp_path / "shards")
+    assert contents(tmp_path / "packed") == contents(whole.folder / "shards")
 
 
-def test_resumed_run_removes_files_that_were_kept(tmp_path: Path) -> None:
-    run(tmp_path / "whole", keep_raw=True)
+def test_resumed_run_removes_files_that_were_kept(whole: Finished, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, keep_raw=True, stop_after=5)
-    assert len(list((tmp_path / "traces").glob("batch_*"))) == 6
+        run(tmp_path, keep_raw=True, stop_after=3)
+    assert len(list((tmp_path / "traces").glob("batch_*"))) == 4
     report, _ = run(tmp_path, resume=True)
-    assert report.removed == 8
-    assert contents(tmp_path / "shards") == contents(tmp_path / "whole" / "shards")
+    assert report.removed == FILES
+    assert contents(tmp_path / "shards") == contents(whole.folder / "shards")
     assert set(contents(tmp_path / "traces")) == {SCORES_NAME, "journal.jsonl"}
 
 
-def test_resuming_a_finished_run_changes_nothing(tmp_path: Path) -> None:
+def test_resuming_a_finished_run_changes_nothing(whole: Finished, tmp_path: Path) -> None:
     """As when a job is queued again."""
-    first, _ = run(tmp_path)
+    whole.copy(tmp_path)
+    traces = whole.report.traces
     before = {name: contents(tmp_path / name) for name in ("shards", "traces")}
     for _ in range(2):
         again, _ = run(tmp_path, resume=True)
-        assert (again.traces, again.resumed, again.removed) == (first.traces, first.traces, 8)
+        assert (again.traces, again.resumed, again.removed) == (traces, traces, FILES)
         assert {name: contents(tmp_path / name) for name in before} == before
     with pytest.raises(ValueError, match="holds a data set already"):
         run(tmp_path)
 
 
-def test_traces_extracted_without_shards_can_be_packed_later(tmp_path: Path) -> None:
-    run(tmp_path / "whole")
+def test_traces_extracted_without_shards_can_be_packed_later(
+    whole: Finished, tmp_path: Path
+) -> None:
     files = tmp_path / "traces"
     extract(
         make_model(),
@@ -138,14 +170,13 @@ def test_traces_extracted_without_shards_can_be_packed_later(tmp_path: Path) -> 
         journal=True,
     )
     report, existing = run(tmp_path, resume=True)
-    assert existing[0] == 8
-    assert (report.resumed, report.removed) == (16, 8)
-    assert contents(tmp_path / "shards") == contents(tmp_path / "whole" / "shards")
+    assert existing[0] == FILES
+    assert (report.resumed, report.removed) == (12, FILES)
+    assert contents(tmp_path / "shards") == contents(whole.folder / "shards")
 
 
-def test_unfinished_shards_belong_to_one_extraction(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, stop_after=6)
+def test_unfinished_shards_belong_to_one_extraction(stopped: Path, tmp_path: Path) -> None:
+    shutil.copytree(stopped, tmp_path, dirs_exist_ok=True)
     before = contents(tmp_path / "shards")
     with pytest.raises(ValueError, match="an unfinished data set; continue it with --resume"):
         run(tmp_path)
@@ -157,13 +188,14 @@ def test_unfinished_shards_belong_to_one_extraction(tmp_path: Path) -> None:
         run(tmp_path, questions=harder, resume=True)
     assert contents(tmp_path / "shards") == before
     report, _ = run(tmp_path, questions=harder, overwrite=True)
-    assert (report.traces, report.resumed) == (16, 0)
-    assert len(DatasetIndex.open(tmp_path / "shards")) == 16
+    assert (report.traces, report.resumed) == (12, 0)
+    assert len(DatasetIndex.open(tmp_path / "shards")) == 12
 
 
-def test_data_set_of_another_extraction_is_refused(tmp_path: Path) -> None:
+def test_data_set_of_another_extraction_is_refused(whole: Finished, tmp_path: Path) -> None:
     """It has the same names and counts; no file of this extraction is removed."""
-    run(tmp_path, out="first")
+    whole.copy(tmp_path)
+    (tmp_path / "traces").rename(tmp_path / "first")
     extract(
         make_model(seed=1),
         make_tokenizer(),
@@ -176,12 +208,14 @@ def test_data_set_of_another_extraction_is_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(ValueError, match="holds a data set already; choose another folder"):
         run(tmp_path, resume=True)
-    assert len(list((tmp_path / "traces").glob("batch_*"))) == 8
+    assert len(list((tmp_path / "traces").glob("batch_*"))) == FILES
 
 
 @pytest.mark.parametrize("damage", [pytest.param("cut", marks=FULL_ONLY), "flipped", "gone"])
-def test_trace_files_are_kept_if_the_data_set_is_damaged(damage: str, tmp_path: Path) -> None:
-    run(tmp_path, keep_raw=True)
+def test_trace_files_are_kept_if_the_data_set_is_damaged(
+    damage: str, kept: Finished, tmp_path: Path
+) -> None:
+    kept.copy(tmp_path)
     shard = tmp_path / "shards" / "train-000001.tar"
     data = bytearray(shard.read_bytes())
     data[700] ^= damage == "flipped"
@@ -190,9 +224,9 @@ def test_trace_files_are_kept_if_the_data_set_is_damaged(damage: str, tmp_path: 
         shard.unlink()
     with pytest.raises(ValueError, match=r"train-000001\.tar is damaged or missing, so no"):
         run(tmp_path, resume=True)
-    assert len(list((tmp_path / "traces").glob("batch_*"))) == 8
+    assert len(list((tmp_path / "traces").glob("batch_*"))) == FILES
     report, _ = run(tmp_path, keep_raw=True, resume=True)
-    assert (report.resumed, report.removed) == (16, 0)
+    assert (report.resumed, report.removed) == (12, 0)
 
 
 def test_scores_use_the_given_references(tmp_path: Path) -> None:
@@ -200,7 +234,7 @@ def test_scores_use_the_given_references(tmp_path: Path) -> None:
     harder = [replace(question, references=("green",)) for question in QUESTIONS]
     run(tmp_path / "whole", questions=harder)
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, keep_raw=True, stop_after=6)
+        run(tmp_path, keep_raw=True, stop_after=4)
     shutil.rmtree(tmp_path / "shards")
     run(tmp_path, questions=harder, resume=True)
     assert contents(tmp_path / "shards") == contents(tmp_path / "whole" / "shards")
@@ -218,10 +252,11 @@ def test_scores_use_the_given_references(tmp_path: Path) -> None:
         "all gone",
     ],
 )
-def test_the_only_copy_is_kept_if_its_journal_is_damaged(damage: str, tmp_path: Path) -> None:
+def test_the_only_copy_is_kept_if_its_journal_is_damaged(
+    damage: str, stopped: Path, tmp_path: Path
+) -> None:
     """The extraction's journal also lists the removed files."""
-    with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, stop_after=6)
+    shutil.copytree(stopped, tmp_path, dirs_exist_ok=True)
     shards, elsewhere = tmp_path / "shards", tmp_path / "elsewhere"
     journal = shards / ".wdsbench-journal"
     data = journal.read_bytes()
@@ -241,12 +276,10 @@ def test_the_only_copy_is_kept_if_its_journal_is_damaged(damage: str, tmp_path: 
         assert contents(shards) == before
         journal.write_bytes(data)
     report, _ = run(tmp_path, resume=True)
-    assert (report.traces, report.removed) == (16, 8)
+    assert (report.traces, report.removed) == (12, FILES)
 
 
-def test_both_folders_can_be_moved(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        run(tmp_path / "old", stop_after=6)
-    (tmp_path / "old").rename(tmp_path / "new")
+def test_both_folders_can_be_moved(stopped: Path, tmp_path: Path) -> None:
+    shutil.copytree(stopped, tmp_path / "new")
     report, _ = run(tmp_path / "new", resume=True)
-    assert (report.traces, report.removed) == (16, 8)
+    assert (report.traces, report.removed) == (12, FILES)
