@@ -68,7 +68,7 @@ def test_batches_equal_lone_passes(name: str, method: str, tmp_path: Path) -> No
             make_questions(trials(5, 9)),
             tmp_path / str(size),
             batch_size=size,
-            max_new_tokens=trials(4, 8),
+            max_new_tokens=trials(3, 8),
             decode=method,
             on_error="fail",
         )

@@ -46,7 +46,7 @@ def test_every_kind_equals_the_slow_reference(kind: str, tokenizer: Any, tmp_pat
     extract(
         MODELS[kind](),
         tokenizer,
-        make_questions(9),
+        make_questions(7),
         tmp_path,
         batch_size=4,
         attention=("full", *REDUCED),
@@ -281,6 +281,7 @@ def test_from_the_command_line(tokenizer: Any, tmp_path: Path) -> None:
     tokenizer.save_pretrained(tmp_path / "model")
     (tmp_path / "q.csv").write_text("question_id,question,reference\na,red green,blue\n")
     words = ["extract", "--model", str(tmp_path / "model"), "--questions", str(tmp_path / "q.csv")]
+    words += ["--max-new-tokens", "2"]
     for options, code in (
         (["--attention", "heads, edges", "--edge-rule", "threshold:0.1"], 0),
         (["--attention", "none"], 0),

@@ -36,7 +36,7 @@ def answers(folder: Path) -> dict[tuple[str, int | None], list[int]]:
     "decoding",
     [
         {"decode": "beam", "beams": 3},
-        {"decode": "sample", "seed": 5},
+        pytest.param({"decode": "sample", "seed": 5}, marks=FULL_ONLY),
         {"decode": "sample", "top_p": 0.8},
     ],
     ids=["beam", "sample", "nucleus"],
@@ -44,7 +44,7 @@ def answers(folder: Path) -> dict[tuple[str, int | None], list[int]]:
 def test_batches_equal_lone_answers(
     kind: str, decoding: dict[str, Any], tokenizer: Any, tmp_path: Path
 ) -> None:
-    model, questions = MODELS[kind](), make_questions(11)
+    model, questions = MODELS[kind](), make_questions(7)
     model.generation_config.eos_token_id = [VOCABULARY[name] for name in ("<eos>", "red", "who")]
     for size in (1, 4):
         extract(
@@ -100,7 +100,7 @@ def make_rwkv() -> Any:
 @pytest.mark.trials
 @pytest.mark.parametrize("method", ["greedy", pytest.param("sample", marks=FULL_ONLY)])
 def test_models_that_read_padding_as_text(method: str, tokenizer: Any, tmp_path: Path) -> None:
-    model, questions = make_rwkv(), make_questions(trials(6, 12))
+    model, questions = make_rwkv(), make_questions(trials(4, 12))
     for size in (1, 5):
         extract(
             model,
@@ -108,7 +108,7 @@ def test_models_that_read_padding_as_text(method: str, tokenizer: Any, tmp_path:
             questions,
             tmp_path / str(size),
             batch_size=size,
-            max_new_tokens=8,
+            max_new_tokens=trials(5, 8),
             attention=(),
             decode=method,
         )
@@ -152,9 +152,9 @@ def test_several_answers_to_a_question(tokenizer: Any, tmp_path: Path) -> None:
     """Numbered, in order, each reproducible alone, and different with another seed."""
     model, questions = make_model(), make_questions(4)
     for name, asked, seed, count in (
-        ("all", questions, 1, 6),
-        ("one", questions[2:3], 1, 3),
-        ("other", questions, 2, 6),
+        ("all", questions, 1, 4),
+        ("one", questions[2:3], 1, 2),
+        ("other", questions[:2], 2, 4),
     ):
         extract(
             model,
@@ -169,11 +169,12 @@ def test_several_answers_to_a_question(tokenizer: Any, tmp_path: Path) -> None:
             answers_per_question=count,
         )
     found = answers(tmp_path / "all")
-    assert list(found) == [(q.question_id, number) for q in questions for number in range(6)]
+    assert list(found) == [(q.question_id, number) for q in questions for number in range(4)]
     for name, answer in answers(tmp_path / "one").items():
         assert found[name] == answer
-    assert len({tuple(answer) for answer in found.values()}) > 12
-    assert answers(tmp_path / "other") != found
+    assert len({tuple(answer) for answer in found.values()}) > 8
+    other = answers(tmp_path / "other")
+    assert other != {name: found[name] for name in other}
 
 
 @pytest.mark.trials

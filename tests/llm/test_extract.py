@@ -93,7 +93,7 @@ def lone_answer(prompt: list[int], model: Any, steps: int) -> list[int]:
 @pytest.mark.parametrize("kind", MODELS)
 def test_batches_equal_lone_passes(kind: str, tokenizer: Any, tmp_path: Path) -> None:
     model = MODELS[kind]()
-    questions = make_questions(23)
+    questions = make_questions(11)
     report = extract(
         model,
         tokenizer,
@@ -101,7 +101,7 @@ def test_batches_equal_lone_passes(kind: str, tokenizer: Any, tmp_path: Path) ->
         tmp_path,
         batch_size=4,
         max_new_tokens=6,
-        traces_per_file=10,
+        traces_per_file=5,
     )
     traces = read_all(tmp_path)
     assert [path.name for path in report.files] == [
@@ -110,7 +110,7 @@ def test_batches_equal_lone_passes(kind: str, tokenizer: Any, tmp_path: Path) ->
         "batch_0003.pkl.gz",
     ]
     assert [trace.question_id for trace in traces] == [q.question_id for q in questions]
-    assert (report.traces, report.tokens) == (23, sum(len(trace.tokens) for trace in traces))
+    assert (report.traces, report.tokens) == (11, sum(len(trace.tokens) for trace in traces))
     assert len({len(trace.tokens) for trace in traces}) > 5  # otherwise nothing was padded
     for trace, question in zip(traces, questions, strict=True):
         prompt = tokenizer(question.question)["input_ids"]
@@ -152,7 +152,7 @@ def test_raw_format(model: Any, tokenizer: Any, tmp_path: Path) -> None:
 def test_same_questions_same_bytes(model: Any, tokenizer: Any, tmp_path: Path) -> None:
     for name in ("a", "b"):
         extract(
-            model, tokenizer, make_questions(9), tmp_path / name, batch_size=4, max_new_tokens=6
+            model, tokenizer, make_questions(6), tmp_path / name, batch_size=4, max_new_tokens=4
         )
     ours, theirs = (tmp_path / name / "batch_0001.pkl.gz" for name in ("a", "b"))
     assert ours.read_bytes() == theirs.read_bytes()
@@ -223,7 +223,7 @@ def test_nan_states_are_refused(model: Any, tokenizer: Any, tmp_path: Path) -> N
 
 def test_chosen_layers_equal_those_of_all(tokenizer: Any, tmp_path: Path) -> None:
     """States, maps and reduced maps; the trace names its layers."""
-    questions = make_questions(7)
+    questions = make_questions(5)
     for name, layers in (("all", None), ("some", [2, 0])):
         extract(
             make_model(),
@@ -231,7 +231,7 @@ def test_chosen_layers_equal_those_of_all(tokenizer: Any, tmp_path: Path) -> Non
             questions,
             tmp_path / name,
             batch_size=3,
-            max_new_tokens=6,
+            max_new_tokens=4,
             attention=("full", "edges", "heads", "sketch"),
             layers=layers,
         )
@@ -248,14 +248,14 @@ def test_chosen_layers_equal_those_of_all(tokenizer: Any, tmp_path: Path) -> Non
         assert whole.reduced.sketch is not None
         assert np.array_equal(some.reduced.sketch, whole.reduced.sketch[::2], equal_nan=True)
     assert [raw["layers"] for raw in read_raw(tmp_path / "some" / "batch_0001.pkl.gz")] == (
-        [[0, 2]] * 7
+        [[0, 2]] * 5
     )
 
 
 @pytest.mark.trials
 @pytest.mark.parametrize("file_format", ["safetensors", "npz"])
 def test_other_files_hold_the_same(file_format: str, tokenizer: Any, tmp_path: Path) -> None:
-    questions = make_questions(7)
+    questions = make_questions(4)
     for name in ("pkl.gz", file_format):
         extract(
             make_model(),
@@ -263,7 +263,7 @@ def test_other_files_hold_the_same(file_format: str, tokenizer: Any, tmp_path: P
             questions,
             tmp_path / name,
             max_new_tokens=trials(4, 32),
-            traces_per_file=4,
+            traces_per_file=2,
             attention=("full", "edges"),
             layers=[0, 2],
             decode="sample",
@@ -297,14 +297,16 @@ def test_states_of_some_tokens_are_slices_of_all(
     tokens: str, tokenizer: Any, tmp_path: Path
 ) -> None:
     """Nothing else changes."""
-    questions = make_questions(trials(18, 23))
+    questions = make_questions(trials(8, 23))
     options: dict[str, Any] = {
         "batch_size": 5,
-        "max_new_tokens": trials(10, 32),
+        "max_new_tokens": trials(6, 32),
         "attention": ("full", "edges", "sketch"),
     }
+    model = make_model()
+    model.generation_config.eos_token_id = [VOCABULARY[name] for name in ("<eos>", "red", "who")]
     for kept in ("all", tokens):
-        extract(make_model(), tokenizer, questions, tmp_path / kept, tokens=kept, **options)
+        extract(model, tokenizer, questions, tmp_path / kept, tokens=kept, **options)
     traces = list(zip(read_all(tmp_path / "all"), read_all(tmp_path / tokens), strict=True))
     for whole, some in traces:
         assert whole.prompt_length is not None
@@ -326,7 +328,7 @@ def test_states_of_some_tokens_are_slices_of_all(
         assert whole.reduced is not None
         assert np.array_equal(some.reduced.sketch, whole.reduced.sketch, equal_nan=True)  # type: ignore[arg-type]
     lengths = {some.hidden.shape[1] for _, some in traces}
-    assert lengths == {1} if tokens == "last" else len(lengths) > 3
+    assert lengths == {1} if tokens == "last" else len(lengths) > trials(2, 3)
 
 
 def test_states_of_an_empty_answer_are_those_of_its_end(tokenizer: Any, tmp_path: Path) -> None:
@@ -384,8 +386,10 @@ def test_threads_are_restored(model: Any, tokenizer: Any, tmp_path: Path) -> Non
 @pytest.mark.trials
 def test_embedded_model(tmp_path: Path) -> None:
     model, tokenizer = load_model(DEMO / "model")
-    questions = read_questions(DEMO / "questions.jsonl.gz", limit=trials(16, 40))
-    report = extract(model, tokenizer, questions, tmp_path, batch_size=8)
+    questions = read_questions(DEMO / "questions.jsonl.gz", limit=trials(5, 40))
+    report = extract(
+        model, tokenizer, questions, tmp_path, batch_size=trials(3, 8), max_new_tokens=trials(6, 32)
+    )
     traces = read_all(tmp_path)
     assert report.wide_traces == 0
     assert len({len(trace.tokens) for trace in traces}) > 1

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 from llm.tiny import make_gpt2, make_model, make_tokenizer
-from transformers import T5Config
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, T5Config
+from trials import FULL
 
 from wdsbench.errors import ModelError
 from wdsbench.llm.model import load_model, model_fingerprint
@@ -78,7 +79,11 @@ def test_weights_that_would_be_random(tmp_path: Path, capfd: pytest.CaptureFixtu
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_model_of_another_kind(tmp_path: Path) -> None:
+@pytest.mark.trials
+def test_a_model_of_another_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not FULL:  # transformers imports all causal models to list them in its error
+        only = {LlamaConfig: LlamaForCausalLM}
+        monkeypatch.setattr(AutoModelForCausalLM, "_model_mapping", only)
     T5Config(vocab_size=16, d_model=8).save_pretrained(tmp_path)
     make_tokenizer().save_pretrained(tmp_path)
     words = r"cannot be loaded: it is not a causal language model \(configuration T5Config\)$"

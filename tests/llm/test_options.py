@@ -24,7 +24,7 @@ def tokenizer() -> Any:
     return make_tokenizer()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def model() -> Any:
     return make_model()
 

@@ -32,6 +32,7 @@ from wdsbench.traces.unpickle import load_pickle
 from wdsbench.traces.write import write_traces
 
 KINDS = ("full", "edges", "heads")
+TRACES = 12
 DEMO = Path(wdsbench.__file__).parent / "demo"
 
 
@@ -42,10 +43,10 @@ def tokenizer() -> Any:
 
 @pytest.fixture(scope="module")
 def folder(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """24 traces of the Llama, batched and padded, in three files; and a data set of them."""
+    """12 traces of the Llama, batched and padded, in three files; and a data set of them."""
     out = tmp_path_factory.mktemp("traces")
-    model, questions = make_model(), make_questions(24)
-    options: dict[str, Any] = {"batch_size": 8, "max_new_tokens": 6, "traces_per_file": 8}
+    model, questions = make_model(), make_questions(TRACES)
+    options: dict[str, Any] = {"batch_size": 6, "max_new_tokens": 6, "traces_per_file": TRACES // 3}
     extract(model, tokenizer, questions, out / "raw", attention=KINDS, **options)
     scores = write_scores(out / "scores.csv", {q.question_id: 0.4 for q in questions})
     pack(
@@ -68,9 +69,9 @@ def wrong_kinds(report: RecomputeReport) -> set[str]:
 @pytest.mark.parametrize("source", ["raw", "shards"])
 def test_sound_traces_agree(folder: Path, tokenizer: Any, source: str) -> None:
     traces = (
-        pick_from_raw([folder / "raw"], 24)
+        pick_from_raw([folder / "raw"], TRACES)
         if source == "raw"
-        else pick_from_dataset(DatasetIndex.open(folder / "shards"), 24)
+        else pick_from_dataset(DatasetIndex.open(folder / "shards"), TRACES)
     )
     report = recompute(traces, make_model(), tokenizer)
     assert report.sound
@@ -89,13 +90,13 @@ def test_every_architecture(kind: str, tokenizer: Any, tmp_path: Path) -> None:
     extract(
         model,
         tokenizer,
-        make_questions(8),
+        make_questions(5),
         tmp_path,
         batch_size=4,
-        max_new_tokens=6,
+        max_new_tokens=4,
         attention=KINDS,
     )
-    traces = pick_from_raw([tmp_path], 8)
+    traces = pick_from_raw([tmp_path], 5)
     report = recompute(traces, model, tokenizer)
     assert report.sound, report.deviations
     other = MODELS[kind](seed=1)
@@ -107,7 +108,7 @@ def test_every_architecture(kind: str, tokenizer: Any, tmp_path: Path) -> None:
 def test_half_precision(dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Errors of half precision in a trained model are within the bound."""
     model, tokenizer = load_model(DEMO / "model", ModelOptions(dtype=dtype))
-    count = trials(6, 16)
+    count = trials(4, 16)
     questions = read_questions(DEMO / "questions.jsonl.gz", count)
     extract(model, tokenizer, questions, tmp_path, batch_size=4, max_new_tokens=8, attention=KINDS)
     traces = pick_from_raw([tmp_path], count)
@@ -224,19 +225,21 @@ def test_a_missing_edge_is_found(folder: Path, tokenizer: Any) -> None:
     assert wrong_kinds(report) == {"heads"}
 
 
+@pytest.mark.trials
 @pytest.mark.parametrize("tokens", ["answer", "last"])
 def test_chosen_tokens_and_layers(tokenizer: Any, tmp_path: Path, tokens: str) -> None:
     """Traces name their layers, in raw files, shards and shards without an index."""
-    model, questions = make_model(), make_questions(8)
-    chosen: dict[str, Any] = {"tokens": tokens, "layers": [0, 2], "max_new_tokens": 8}
+    count = trials(4, 8)
+    model, questions = make_model(), make_questions(count)
+    chosen: dict[str, Any] = {"tokens": tokens, "layers": [0, 2], "max_new_tokens": trials(4, 8)}
     extract(model, tokenizer, questions, tmp_path / "raw", attention=KINDS, **chosen)
     shards = tmp_path / "shards"
     options = PackOptions(attention=KINDS, threads=1, missing_score="keep")
     pack([str(tmp_path / "raw" / "*.pkl.gz")], shards, options=options)
     for traces in (
-        pick_from_raw([tmp_path / "raw"], 8),
-        pick_from_dataset(DatasetIndex.open(shards), 8),
-        pick_from_dataset(index_tars(sorted(shards.glob("*.tar"))), 8),
+        pick_from_raw([tmp_path / "raw"], count),
+        pick_from_dataset(DatasetIndex.open(shards), count),
+        pick_from_dataset(index_tars(sorted(shards.glob("*.tar"))), count),
     ):
         for trace in traces:
             assert trace.layers == (0, 2)
@@ -247,7 +250,7 @@ def test_chosen_tokens_and_layers(tokenizer: Any, tmp_path: Path, tokens: str) -
         for layers in (None, [0, 2]):
             report = recompute(traces, model, tokenizer, layers=layers)
             assert report.sound
-            assert report.traces == len(traces) == 8
+            assert report.traces == len(traces) == count
             assert kinds(report) == {"states", "logprobs", "attention", "edges", "heads"}
             states = [found for found in report.deviations if found.kind == "states"]
             assert {found.layer for found in states} == {0, 2}
@@ -259,11 +262,11 @@ def test_chosen_tokens_and_layers(tokenizer: Any, tmp_path: Path, tokens: str) -
             recompute(traces, model, tokenizer, layers=[0, 1])
         # The state of a neighbour, or of another layer, is not taken for it.
         shifted = [replace(t, hidden=np.roll(t.hidden, 1, axis=0)) for t in traces]  # type: ignore[arg-type]
-        assert len(recompute(shifted, model, tokenizer).wrong) == 8
+        assert len(recompute(shifted, model, tokenizer).wrong) == count
         if tokens == "answer":
             long = [t for t in traces if t.hidden is not None and t.hidden.shape[1] > 1]
             shifted = [replace(t, hidden=np.roll(t.hidden, 1, axis=1)) for t in long]  # type: ignore[arg-type]
-            assert len(recompute(shifted, model, tokenizer).wrong) == len(long) > 4
+            assert len(recompute(shifted, model, tokenizer).wrong) == len(long) > count // 2
         # Traces of another extractor may not name their layers; the caller does.
         unnamed = [replace(trace, layers=None) for trace in traces]
         assert recompute(unnamed, model, tokenizer, layers=[0, 2]).sound
@@ -310,7 +313,7 @@ def test_picks_are_seeded_and_spread(folder: Path) -> None:
     )
     assert first == again != other
     assert len(set(first)) == 6
-    assert len(pick_from_dataset(index, 99)) == 24
+    assert len(pick_from_dataset(index, 99)) == TRACES
     raw = [folder / "raw"]
     first, again, other = ([t.place for t in pick_from_raw(raw, 6, seed)] for seed in (1, 1, 2))
     assert first == again != other
@@ -332,4 +335,4 @@ def test_a_cut_shard_is_named(folder: Path, tmp_path: Path) -> None:
         with shard.open("r+b") as file:
             file.truncate(3000)
     with pytest.raises(ShardError, match="wdsbench verify"):
-        pick_from_dataset(DatasetIndex.open(out), 24)
+        pick_from_dataset(DatasetIndex.open(out), TRACES)

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from builders import make_raw, write_pickle
 from llm.tiny import extract, make_model, make_questions, make_tokenizer
+from trials import FULL_ONLY
 
 from wdsbench import TraceLoader
 from wdsbench.errors import ScoreError
@@ -35,14 +36,14 @@ ANSWERS = ("red", "red two", "the red", "two", "I don't know.")
 
 def extracted(folder: Path) -> list[Question]:
     """Write three sampled answers to each question, with their numbers."""
-    questions = make_questions(12)
+    questions = make_questions(8)
     extract(
         make_model(),
         make_tokenizer(),
         questions,
         folder,
         max_new_tokens=4,
-        traces_per_file=5,
+        traces_per_file=4,
         decode="sample",
         seed=3,
         temperature=2.0,
@@ -141,7 +142,7 @@ def lines(path: Path) -> set[tuple[str, ...]]:
         return {tuple(row) for row in csv.reader(file)}
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=FULL_ONLY)])
 def test_abstentions_that_are_left_out(workers: int, tmp_path: Path) -> None:
     """Later traces keep their numbers, so that the file still matches."""
     raw, scores = tmp_path / "raw", tmp_path / "scores.csv"
@@ -188,5 +189,5 @@ def test_some_of_the_files_of_numbered_traces(tmp_path: Path) -> None:
     pack(more, tmp_path / "out", scores=tmp_path / "scores.csv", options=options, append=True)
     assert_true(tmp_path / "out", questions, exact_match)
     report = relabel(tmp_path / "out", tmp_path / "scores.csv", score_column="token_f1")
-    assert (report.samples, report.unused) == (15, 36 - 15)
+    assert (report.samples, report.unused) == (12, 24 - 12)
     assert_true(tmp_path / "out", questions, token_f1)

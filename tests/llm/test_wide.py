@@ -44,13 +44,13 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, An
     report = extract(
         model,
         make_tokenizer(),
-        make_questions(30),
+        make_questions(16),
         folder / "traces",
         batch_size=8,
         max_new_tokens=6,
         attention=("edges",),
     )
-    assert report.wide_traces > 20
+    assert report.wide_traces > 10
     expected = {
         trace.question_id: direct(model, trace.tokens)
         for path in report.files
@@ -81,7 +81,7 @@ def test_the_loader_returns_the_models_states(packed: tuple[Path, dict[str, Any]
             allowed += 1e-5 * largest[:, None, None]
             assert (np.abs(ours - states) <= allowed).all()
             seen += 1
-    assert seen == len(expected) == 30
+    assert seen == len(expected) == 16
 
 
 def test_the_index_counts_them(packed: tuple[Path, dict[str, Any]]) -> None:

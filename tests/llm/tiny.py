@@ -127,10 +127,11 @@ def extract(
     sink: FileSink | None = None,
     progress: Progress = no_progress,
     journal: bool = False,
+    max_new_tokens: int = 6,
     **options: Any,
 ) -> ExtractReport:
-    """Extract with options by keyword, by default without a journal."""
-    chosen = ExtractOptions(journal=journal, **options)
+    """Extract with options by keyword, by default short answers and no journal."""
+    chosen = ExtractOptions(journal=journal, max_new_tokens=max_new_tokens, **options)
     return extraction.extract(
         model, tokenizer, questions, out, chosen, sink=sink, progress=progress
     )
