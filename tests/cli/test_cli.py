@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -76,31 +77,39 @@ def test_a_wrong_value_is_refused_before_reading(
     assert not (tmp_path / "o").exists()
 
 
-@pytest.mark.parametrize(
-    "program",
-    [
-        [sys.executable, "-m", "wdsbench", "pack"],
-        [sys.executable, str(ROOT / "tools" / "pack_shards.py")],
-    ],
-    ids=["module", "tool"],
-)
-def test_pack_from_a_shell(packed: Packed, tmp_path: Path, program: list[str]) -> None:
+def packing(packed: Packed, out: Path) -> list[str]:
     data = packed.folder.parent
-    done = subprocess.run(
-        [
-            *program,
-            *("--traces", str(data / "traces_data" / "*.pkl*")),
-            *("--scores", str(data / "scores.csv")),
-            *("--out", str(tmp_path / "out"), "--json"),
-        ],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    report = json.loads(done.stdout.splitlines()[-1])
+    return [
+        *("--traces", str(data / "traces_data" / "*.pkl*")),
+        *("--scores", str(data / "scores.csv")),
+        *("--out", str(out), "--json"),
+    ]
+
+
+def assert_packed(printed: str, out: Path) -> None:
+    report = json.loads(printed.splitlines()[-1])
     assert report["samples"] == 120
     assert sum(split["samples"] for split in report["splits"].values()) == 120
-    assert (tmp_path / "out" / "index.json").exists()
+    assert (out / "index.json").exists()
+
+
+def test_pack_from_a_shell(packed: Packed, tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "wdsbench", "pack", *packing(packed, tmp_path / "out")]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert_packed(done.stdout, tmp_path / "out")
+
+
+def test_pack_by_the_tool(
+    packed: Packed,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("sys.argv", ["pack_shards.py", *packing(packed, tmp_path / "out")])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(ROOT / "tools" / "pack_shards.py"), run_name="__main__")
+    assert not ended.value.code
+    assert_packed(capsys.readouterr().out, tmp_path / "out")
 
 
 def test_train_writes_the_printed_results(

@@ -133,12 +133,12 @@ def test_recompute(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     torch.set_num_threads(1)
     try:
         model, tokenizer = load_model(DEMO / "model")
-        questions = read_questions(DEMO / "questions.jsonl.gz", 8)
+        questions = read_questions(DEMO / "questions.jsonl.gz", 3)
         extract(model, tokenizer, questions, tmp_path / "traces", attention=("edges",))
-        words = ("--recompute", 4, "--model", DEMO / "model")
+        words = ("--recompute", 2, "--model", DEMO / "model")
         assert run(tmp_path / "traces", *words) == 0
         out = capsys.readouterr().out
-        assert "4 traces recomputed: as stored" in out
+        assert "2 traces recomputed: as stored" in out
         assert "states    0" in out
         assert run(tmp_path / "traces", *words, "--json") == 0
         report = json.loads(capsys.readouterr().out)["recompute"]

@@ -78,9 +78,9 @@ def test_layers_are_numbered_as_in_the_model(
     raw = {**make_raw("q", seed=0), "layers": [0, 15, 31]}
     path = str(write_pickle(tmp_path / "a.pkl", [raw]))
     for text, layers in (("31,0", [31, 0]), ("15", [15]), ("-1,31,-3", [31, 0])):
-        assert run("view", path, "--layers", text, "--norms", "--json") == 0
+        assert run("view", path, "--layers", text, "--out", "a.html", "--json") == 0
         assert json.loads(capsys.readouterr().out)["layers"] == layers
-    assert run("view", path, "--json") == 0
+    assert run("view", path, "--out", "a.html", "--json") == 0
     assert json.loads(capsys.readouterr().out)["layers"] == [0, 15, 31]
     for text in ("1", "-4", "32"):
         assert run("view", path, "--layers", text) == 1
@@ -93,7 +93,7 @@ def test_layers_are_numbered_as_in_the_model(
 def test_missing_maps_are_noted_with_the_option_that_keeps_them(
     packed: Packed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("view", str(packed.folder), "--heatmap", "--out", "a.png") == 0
+    assert run("view", str(packed.folder), "--heatmap", "--out", "a.html") == 0
     assert "repack with --attention full" in capsys.readouterr().err
     assert run("view", str(packed.folder), "--head", "0", "--out", "b.png") == 1
     error = capsys.readouterr().err

@@ -141,7 +141,7 @@ def page(browser: Page) -> Iterator[Page]:
 
 
 def test_sliders_change_the_picture(page: Page, tmp_path: Path) -> None:
-    trace, _ = stored_trace(tmp_path, "full,edges,heads,sketch", tokens=14)
+    trace, _ = stored_trace(tmp_path, "full,edges,heads,sketch", tokens=10)
     page.requests()
     scores = make_scores(LAYERS)
     page.open(write_page(tmp_path / "a.html", trace, Selection(PANELS, [0, 1, 2], scores=scores)))
@@ -153,28 +153,25 @@ def test_sliders_change_the_picture(page: Page, tmp_path: Path) -> None:
     def pictures() -> dict[str, str]:
         return {name: page.picture(name) for name in seen}
 
-    def changed(before: dict[str, str]) -> set[str]:
-        after = pictures()
-        return {name for name in seen if before[name] != after[name]}
-
     assert page.run("return document.getElementById('layer-value').textContent") == "1 of 0 to 2"
-    before = pictures()
-    page.press("layer", "\ue014")  # arrow right
-    assert changed(before) == {"graph", "map", "sketch", "norms"}
-    before = pictures()
-    page.press("head", "\ue014")
-    assert changed(before) == {"graph", "map", "sketch", "side"}
-    before = pictures()
-    page.press("threshold", "\ue014", times=8)
-    assert changed(before) == {"graph", "side"}
+    drawn = [pictures()]
+    for slider, key, panels in (
+        ("layer", "\ue014", {"graph", "map", "sketch", "norms"}),  # arrow right
+        ("head", "\ue014", {"graph", "map", "sketch", "side"}),
+        ("threshold", "\ue00e", {"graph", "side"}),  # page up, ten steps
+    ):
+        page.press(slider, key)
+        drawn.append(pictures())
+        before, after = drawn[-2:]
+        assert {name for name in seen if before[name] != after[name]} == panels
 
 
 def test_what_is_drawn_are_the_weights(page: Page, tmp_path: Path) -> None:
     trace, _ = stored_trace(tmp_path, "full", tokens=9)
-    page.open(write_page(tmp_path / "a.html", trace, Selection(PANELS, [0, 1, 2])))
-    page.press("layer", "\ue011")  # home
+    panels = ("graph", "heatmap")
+    page.open(write_page(tmp_path / "a.html", trace, Selection(panels, [0])))
     for layer in range(LAYERS):
-        page.press("head", "\ue011") if layer else None
+        page.press("head", "\ue011") if layer else None  # home
         for head in (None, *range(HEADS)):
             drawn = page.run("return document.getElementById('map').data[0].z")
             found = np.array(drawn, dtype=np.float64) ** 2
@@ -193,9 +190,13 @@ def test_what_is_drawn_are_the_weights(page: Page, tmp_path: Path) -> None:
     assert abs(int(told.split()[0]) - int(wanted)) <= 1  # weights come in steps
 
 
-def test_hostile_tokens_are_shown_and_do_nothing(page: Page, tmp_path: Path) -> None:
-    trace = raw_trace(tmp_path)
-    page.open(write_page(tmp_path / "a.html", trace, Selection(PANELS, [0, 2])))
+def test_hostile_tokens_do_nothing_and_layers_have_their_numbers(
+    page: Page, tmp_path: Path
+) -> None:
+    """Of a trace with the states of its answer, in some layers of the model."""
+    states = np.ones((LAYERS, 6, 4), np.float16)
+    trace = raw_trace(tmp_path, hidden_states=states, layers=[0, 15, 31], states_of="answer")
+    page.open(write_page(tmp_path / "a.html", trace, Selection(PANELS, [0, 1])))
     assert page.run("return window.hacked === undefined")
     shown = page.run(
         "return [...document.querySelectorAll('#tokens span')].map((span) => span.textContent)"
@@ -208,6 +209,18 @@ def test_hostile_tokens_are_shown_and_do_nothing(page: Page, tmp_path: Path) -> 
     labels = [label.replace("\xa0", " ") for label in labels]
     assert labels == [visible(token, most=16) for token in HOSTILE]
     assert page.run("return document.querySelectorAll('#graph img, #map img').length") == 0
+    norms = "document.getElementById('norms')"
+    assert page.run(f"return {norms}.data[0].z.map((row) => row.length)") == [6] * LAYERS
+    assert page.run(f"return {norms}.layout.yaxis.ticktext") == ["0", "15", "31"]
+    told = page.run(f"return {norms}.data[0].text[1][0]")
+    assert told.startswith("layer 15, ")
+    assert " (6): " in told  # the first token of the answer
+    assert (
+        page.run("return document.getElementById('layer-value').textContent") == "15 of 0, 15, 31"
+    )
+    assert "layer 15, " in page.run("return document.getElementById('graph-title').textContent")
+    titles = page.run("return [...document.querySelectorAll('#side h3')].map((h) => h.textContent)")
+    assert titles == ["layer 0", "layer 15"]
 
 
 @full_only
@@ -294,24 +307,6 @@ def test_pages_of_little(page: Page, tmp_path: Path, attention: str) -> None:
     assert page.shown("norms-section")
     assert not page.driver.find_element("id", "head").is_enabled()
     page.press("layer", "\ue014")
-
-
-def test_states_of_the_answer_and_layers_of_the_model(page: Page, tmp_path: Path) -> None:
-    states = np.ones((LAYERS, 6, 4), np.float16)
-    trace = raw_trace(tmp_path, hidden_states=states, layers=[0, 15, 31], states_of="answer")
-    page.open(write_page(tmp_path / "a.html", trace, Selection(PANELS, [0, 1])))
-    norms = "document.getElementById('norms')"
-    assert page.run(f"return {norms}.data[0].z.map((row) => row.length)") == [6] * LAYERS
-    assert page.run(f"return {norms}.layout.yaxis.ticktext") == ["0", "15", "31"]
-    told = page.run(f"return {norms}.data[0].text[1][0]")
-    assert told.startswith("layer 15, ")
-    assert " (6): " in told  # the first token of the answer
-    assert (
-        page.run("return document.getElementById('layer-value').textContent") == "15 of 0, 15, 31"
-    )
-    assert "layer 15, " in page.run("return document.getElementById('graph-title').textContent")
-    titles = page.run("return [...document.querySelectorAll('#side h3')].map((h) => h.textContent)")
-    assert titles == ["layer 0", "layer 15"]
 
 
 @full_only

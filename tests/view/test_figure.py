@@ -9,6 +9,7 @@ import pytest
 from builders import make_raw, write_pickle
 from matplotlib.figure import Figure
 from matplotlib.text import Text
+from pictures import draw_coarsely
 from trials import FULL, FULL_ONLY
 from view.samples import HOSTILE, LAYERS, mean_map, raw_trace, stored_trace
 
@@ -102,13 +103,13 @@ def test_hostile_labels_are_no_formulas(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_panels_that_were_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trace = raw_trace(tmp_path)
-    counts = {
-        panels: len(drawn(trace, monkeypatch, panels=panels, layers=[1]).subfigs)
+    figures = {
+        panels: drawn(trace, monkeypatch, panels=panels, layers=[1])
         for panels in (("graph",), ("heatmap",), ("norms",), PANELS)
     }
     # Head, foot, and the panels; a map comes with the sketch.
-    assert list(counts.values()) == [3, 4, 3, 6]
-    assert "layer 1" in axes_titles(drawn(trace, monkeypatch, panels=("graph",), layers=[1]))
+    assert [len(made.subfigs) for made in figures.values()] == [3, 4, 3, 6]
+    assert "layer 1" in axes_titles(figures["graph",])
     assert len(drawn(trace, monkeypatch, panels=("norms",), scores=make_scores()).subfigs) == 4
 
 
@@ -128,7 +129,9 @@ def test_lookback_without_a_prompt_length(tmp_path: Path, monkeypatch: pytest.Mo
     assert "needs the length\nof the prompt" in texts
 
 
-def test_norms_of_the_last_token_alone(tmp_path: Path) -> None:
+@pytest.mark.trials
+def test_norms_of_the_last_token_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw_coarsely(monkeypatch)
     states = [np.ones((1, 4), np.float16)] * LAYERS
     trace = raw_trace(tmp_path, hidden_states=states)
     path = draw_trace(tmp_path / "view.png", trace, Selection(("norms",), [0]))
@@ -178,8 +181,12 @@ def test_layers_have_their_numbers_in_the_model(
     assert "layer 31" in texts
 
 
+@pytest.mark.trials
 @pytest.mark.parametrize("where", [np.s_[1, 3, 0], np.s_[:]])
-def test_infinite_states_are_drawn_as_blanks(tmp_path: Path, where: object) -> None:
+def test_infinite_states_are_drawn_as_blanks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: object
+) -> None:
+    draw_coarsely(monkeypatch)
     states = np.ones((LAYERS, len(HOSTILE), 4), np.float16)
     states[2] *= 100
     states[where] = np.inf  # type: ignore[index]
@@ -189,7 +196,8 @@ def test_infinite_states_are_drawn_as_blanks(tmp_path: Path, where: object) -> N
 
 
 @pytest.mark.trials
-def test_one_token(tmp_path: Path) -> None:
+def test_one_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw_coarsely(monkeypatch)
     raw = make_raw("q", seed=0, tokens=1)
     for key in ("prompt_length", "token_logprobs"):
         del raw[key]
