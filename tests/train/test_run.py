@@ -27,7 +27,7 @@ from wdsbench.train.run import train
 
 pytestmark = pytest.mark.usefixtures("no_plots")
 
-QUICK = TrainConfig(epochs=3, batch_size=32, hidden=8, resamples=1000, learning_rate=5e-3)
+QUICK = TrainConfig(epochs=3, batch_size=32, hidden=8, resamples=300, learning_rate=5e-3)
 ALL = ("length", "logprob_mean", "logprob_min", "probe_logistic", "lstm", "gnn")
 SAMPLES = make_samples(400, signal=1.5, seed=1, logprob_signal=0.3)
 #: Where no figure matters.
@@ -218,7 +218,7 @@ def test_graph_detectors_that_need_heads_say_so_where_none_are_kept(tmp_path: Pa
 
 
 def test_number_of_heads_comes_from_the_index(tmp_path: Path) -> None:
-    samples = make_placed_samples(80, seed=3, num_heads=2)
+    samples = make_placed_samples(60, seed=3, num_heads=2)
     names = ("gnn", "gvae", *CHARMS)
     config = replace(QUICK, epochs=1)
     results = run(samples, names, tmp_path, config)

@@ -124,7 +124,7 @@ def test_a_trial_too_large_for_the_gpu_is_a_failed_one(
 
 
 def test_what_the_detector_does_not_follow_is_not_searched(tmp_path: Path) -> None:
-    shards = store(make_placed_samples(80, seed=3, num_heads=2)).folder
+    shards = store(make_placed_samples(60, seed=3, num_heads=2)).folder
     config = replace(QUICK, epochs=1)
     result = run(tmp_path, 2, config, detector="charm", shards=shards)
     for trial in result.trials:
