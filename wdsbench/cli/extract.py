@@ -73,9 +73,9 @@ def score_command(options: ScoreJob, as_json: bool) -> None:
     """Score answers against the questions' references, by several measures side by side.
 
     Exact match, token F1, ROUGE-L, contains and numeric are always computed, the best over the
-    references; every --model adds a column. Measures that label (nearly) all answers the same are
-    named. The column abstained marks answers that abstain and is not a score. If a question has
-    several answers, the column trace has their number, as pack and relabel expect it.
+    references; every --model and --judge adds a column. Measures that label (nearly) all answers
+    the same are named. The column abstained marks answers that abstain and is not a score. If a
+    question has several answers, the column trace has their number, as pack and relabel expect it.
 
     Example: wdsbench score --traces 'traces_data/*.pkl*' --questions questions.jsonl
     """
@@ -108,6 +108,10 @@ def score_command(options: ScoreJob, as_json: bool) -> None:
             "traces have no question in the file and were left out": report.traces_without_question,
             "questions have no trace": report.questions_without_trace,
             **{f"pairs were too long for {name} and cut": n for name, n in report.cut.items()},
+            **{
+                f"prompts were too long for {name}, which gives no score": count
+                for name, count in report.too_long.items()
+            },
         }
     )
     for warning in report.warnings:

@@ -44,7 +44,7 @@ def make_asks(
         for question in questions
     ]
     if options.chat:
-        texts = [_in_chat(tokenizer, text, options.system) for text in texts]
+        texts = [in_chat(tokenizer, text, options.system) for text in texts]
     # The tokenizer would warn of texts beyond the model's positions; _refusal names them.
     with quiet_transformers():
         # A chat template writes the special tokens itself.
@@ -102,7 +102,7 @@ def plan_batches(
             number += 1
 
 
-def _in_chat(tokenizer: Any, text: str, system: str | None) -> str:
+def in_chat(tokenizer: Any, text: str, system: str | None) -> str:
     """Return the text of a chat up to the model's answer."""
     name = tokenizer.name_or_path or "the model"
     if not getattr(tokenizer, "chat_template", None):

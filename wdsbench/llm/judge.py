@@ -129,13 +129,26 @@ def _right_label(source: str, names: dict[int, str], wanted: str | None) -> int 
 
 def load_judges(options: ScoreOptions) -> dict[str, Judge]:
     """Load the models of ``options.model``; return them by column."""
-    named = [_column_and_path(text) for text in options.model]
+    named = named_models("model", options.model)
+    return {
+        column: Judge(path, options.model_label, options.device) for column, path in named.items()
+    }
+
+
+def named_models(option: str, texts: Sequence[str]) -> dict[str, str]:
+    """Return the paths of models by column; ``texts`` are ``PATH`` or ``COLUMN=PATH``.
+
+    Raises:
+        ValueError: Two columns have the same name; ``option`` is named.
+    """
+    named = [_column_and_path(text) for text in texts]
     columns = [column for column, _ in named]
     if len(set(columns)) < len(columns):
         raise ValueError(
-            f"--model gives the columns {', '.join(columns)}; name each by --model COLUMN=PATH"
+            f"--{option} gives the columns {', '.join(columns)}; name each by --{option}"
+            " COLUMN=PATH"
         )
-    return {column: Judge(path, options.model_label, options.device) for column, path in named}
+    return dict(named)
 
 
 def _column_and_path(text: str) -> tuple[str, str]:
@@ -146,5 +159,5 @@ def _column_and_path(text: str) -> tuple[str, str]:
     column, equals, path = text.partition("=")
     if equals and re.fullmatch(r"\w+", column):
         return column, path
-    name = Path(text).name.lower()
+    name = Path(text).name.lower().removesuffix(".gguf")
     return "bleurt_score" if "bleurt" in name else re.sub(r"\W+", "_", name).strip("_"), text

@@ -230,7 +230,17 @@ class ScoreOptions:
     model_label: str | None = option(
         None, "For a classifier: the class that means a right answer [entailment, correct, ...]."
     )
-    device: str = option("cpu", "Device of --model: cpu, cuda, ...")
+    judge: tuple[str, ...] = option(
+        (),
+        "A causal language model that is asked whether an answer is right, which adds a column"
+        " judge_NAME with the probability of yes: PATH or NAME=PATH; repeatable.",
+    )
+    judge_template: Path | None = option(
+        None,
+        "For --judge: UTF-8 file with the prompt, which has {answer} in it and may have {question}"
+        " and {references}.",
+    )
+    device: str = option("cpu", "Device of --model and --judge: cpu, cuda, ...")
     abstention: tuple[str, ...] = option(
         (),
         "Regular expression of answers that abstain, in addition to the built-in ones (I don't"
@@ -245,6 +255,8 @@ class ScoreOptions:
 
     def __post_init__(self) -> None:
         _ = Abstentions(self.abstention)
+        if self.judge_template is not None and not self.judge:
+            raise ValueError("judge_template needs judge; name a model, or leave it out.")
         if not math.isfinite(self.threshold):
             raise ValueError(f"threshold is {self.threshold}; must be finite.")
         score = self.abstention_score

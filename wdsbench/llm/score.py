@@ -47,6 +47,7 @@ from wdsbench.traces.scores import ABSTAINED_COLUMN, ID_COLUMN, TRACE_COLUMN, sc
 
 if TYPE_CHECKING:
     from wdsbench.llm.judge import Judge
+    from wdsbench.llm.language_judge import LanguageJudge
 
 _NAMED_IDS: Final = 5  # ids named in an error
 _PART_SUFFIX: Final = ".scores.csv"
@@ -64,6 +65,8 @@ class ScoreReport:
     agreement: list[Agreement]  # of every pair of measures, over answers that do not abstain
     several: bool  # True if the CSV has a column ``trace``
     cut: dict[str, int] = field(default_factory=dict)  # pairs that each judge cut, by its column
+    # Answers without a score of a language model, since its prompt would be too long, by column.
+    too_long: dict[str, int] = field(default_factory=dict)
     # Labels at the threshold that each measure gives to answers that do not abstain.
     labels: dict[str, LabelCount] = field(default_factory=dict)
 
@@ -90,12 +93,15 @@ def score_traces(
     options: ScoreOptions | None = None,
     *,
     judges: Mapping[str, Judge] | None = None,
+    language_judges: Mapping[str, LanguageJudge] | None = None,
     progress: Progress = no_progress,
 ) -> ScoreReport:
     """Score the answers in raw trace files and write them as a CSV.
 
     The CSV has one line for each trace with a known question, in the order of files and traces.
-    ``judges`` are models that score, by column; None: load those of ``options.model``.
+    ``judges`` and ``language_judges`` are models that score, by column; None: load those of
+    ``options.model`` and ``options.judge``. Scores of language models are kept in a hidden file
+    beside ``out_csv`` until it is written, by which the same call continues after an interruption.
 
     Raises:
         ValueError: ``out_csv`` cannot be written, or two columns have the same name.
@@ -110,8 +116,12 @@ def score_traces(
         from wdsbench.llm.judge import load_judges
 
         judges = load_judges(options)
-    judges = judges or {}
-    for name in judges:
+    if language_judges is None and options.judge:
+        from wdsbench.llm.language_judge import load_language_judges
+
+        language_judges = load_language_judges(options)
+    judges, language_judges = judges or {}, language_judges or {}
+    for name in (*judges, *language_judges):
         if name in (*MEASURES, ID_COLUMN, TRACE_COLUMN, ABSTAINED_COLUMN) or not name.strip():
             raise ValueError(f"model name {name!r} is empty or reserved; choose another.")
     asked = {question.question_id: question for question in questions}
@@ -121,17 +131,14 @@ def score_traces(
         for trace in read_traces(path):
             answers.add(trace)
     answers.check()
-    texts = [answer.text for answer in answers.found]
-    references = [answer.references for answer in answers.found]
-    columns = {
-        name: np.array([measure(*pair) for pair in zip(texts, references, strict=True)], np.float64)
-        for name, measure in MEASURES.items()
+    columns = _columns(answers.found, judges, progress)
+    journals = {
+        name: out_csv.with_name(f".{out_csv.name}.{name}.jsonl") for name in language_judges
     }
-    for name, judge in judges.items():
-        columns[name] = np.array(judge.score(texts, references, progress), np.float64)
-        if not np.isfinite(columns[name]).all():
-            raise ScoreError(f"model {name} gives NaN or an infinity; use another model.")
-    abstained = np.array([text in abstentions for text in texts], bool)
+    for name, asker in language_judges.items():
+        found = asker.score(answers.found, journals[name], progress)
+        columns[name] = np.array(found, np.float64)
+    abstained = np.array([answer.text in abstentions for answer in answers.found], bool)
     answered = {name: values[~abstained] for name, values in columns.items()}
     agreement = agreements(answered, options.threshold)
     labels = label_counts(answered, options.threshold)
@@ -149,8 +156,10 @@ def score_traces(
         for row, (answer, marked) in enumerate(zip(answers.found, abstained, strict=True))
     )
     write_whole(out_csv, scores_csv([*columns, ABSTAINED_COLUMN], rows, numbered=several))
+    for path in journals.values():
+        path.unlink(missing_ok=True)
     return ScoreReport(
-        scored=len(texts),
+        scored=len(answers.found),
         traces_without_question=len(answers.unknown),
         questions_without_trace=len(asked.keys() - answers.count.keys()),
         abstained=int(abstained.sum()),
@@ -158,14 +167,35 @@ def score_traces(
         agreement=agreement,
         several=several,
         cut={name: judge.cut for name, judge in judges.items() if judge.cut},
+        too_long={name: one.too_long for name, one in language_judges.items() if one.too_long},
         labels=labels,
     )
 
 
+def _columns(
+    answers: Sequence[ScoredAnswer], judges: Mapping[str, Judge], progress: Progress
+) -> dict[str, Column]:
+    """Return the scores of the measures and of classifiers by column."""
+    texts = [answer.text for answer in answers]
+    references = [answer.references for answer in answers]
+    columns = {
+        name: np.array([measure(*pair) for pair in zip(texts, references, strict=True)], np.float64)
+        for name, measure in MEASURES.items()
+    }
+    for name, judge in judges.items():
+        columns[name] = np.array(judge.score(texts, references, progress), np.float64)
+        if not np.isfinite(columns[name]).all():
+            raise ScoreError(f"model {name} gives NaN or an infinity; use another model.")
+    return columns
+
+
 @dataclass(frozen=True)
-class _Answer:
+class ScoredAnswer:
+    """An answer of a trace, with the question that it answers."""
+
     question_id: str
     trace: int
+    question: str
     text: str
     references: tuple[str, ...]
 
@@ -174,7 +204,7 @@ class _Answers:
     """The answers of traces, numbered as in packing (``pack.samples``)."""
 
     def __init__(self, asked: Mapping[str, Question]) -> None:
-        self.found: list[_Answer] = []
+        self.found: list[ScoredAnswer] = []
         self.unknown: list[str] = []  # question ids
         self.unreferenced: list[str] = []
         self.count: Counter[str] = Counter()  # traces of each known question
@@ -189,8 +219,15 @@ class _Answers:
             return
         number = self._number(trace)
         if question.references:
-            answer = _Answer(trace.question_id, number, trace.answer, question.references)
-            self.found.append(answer)
+            self.found.append(
+                ScoredAnswer(
+                    trace.question_id,
+                    number,
+                    question.question,
+                    trace.answer,
+                    question.references,
+                )
+            )
         else:
             self.unreferenced.append(trace.question_id)
 
