@@ -181,8 +181,8 @@ BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
     "palette": (palette_tiff, "palette; convert it"),
     "palette png": (lambda folder: saved(folder, "bad.png", "P"), "palette; convert it"),
     "bilevel png": (lambda folder: saved(folder, "bad.png", "1"), "mode 1; convert it"),
-    "alpha png": (lambda folder: saved(folder, "bad.png", "RGBA"), "alpha .*--channels 0,1,2$"),
-    "alpha grey": (lambda folder: saved(folder, "bad.png", "LA"), "alpha .*--channels 0$"),
+    "alpha png": (lambda folder: saved(folder, "bad.png", "RGBA"), "alpha .*--channels 0,1,2, or"),
+    "alpha grey": (lambda folder: saved(folder, "bad.png", "LA"), "alpha .*--channels 0, or"),
     "alpha": (
         lambda folder: write_tiff(
             folder / "bad.tif",
@@ -224,11 +224,15 @@ def test_bad_file(
     assert capsys.readouterr() == ("", "")
 
 
-def test_alpha_can_be_left_out(tmp_path: Path) -> None:
-    path = saved(tmp_path, "a.png", "RGBA")
-    with open_image(path) as source:
-        found = source.read(source.chosen((0, 2)))
-    np.testing.assert_array_equal(found, np.moveaxis(random_pixels()[..., [0, 2]], -1, 0))
+@pytest.mark.parametrize("channels", [(0, 2), (0, 1, 2, 3)])
+def test_alpha_can_be_left_out_or_chosen(channels: tuple[int, ...], tmp_path: Path) -> None:
+    """tifffile says alpha of the fourth channel unless its caller says otherwise."""
+    pixels = random_pixels(channels=4)
+    tifffile.imwrite(tmp_path / "a.tif", pixels, photometric="rgb")
+    with open_image(tmp_path / "a.tif") as source:
+        assert source.alpha == 3
+        found = source.read(source.chosen(channels))
+    np.testing.assert_array_equal(found, np.moveaxis(pixels[..., list(channels)], -1, 0))
 
 
 def test_a_channel_that_does_not_exist(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -240,7 +240,25 @@ def test_a_closed_form_is_cancelled_too(scenes: Patches, tmp_path: Path) -> None
     assert not (tmp_path / "results.json").exists()
 
 
+@pytest.mark.usefixtures("no_plots")
+def test_runs_with_several_seeds_are_cancelled_too(scenes: Patches, tmp_path: Path) -> None:
+    first = tmp_path / "seed-0000" / "results.json"
+    options = replace(QUICK, epochs=1)
+    job = jobs.TrainJob(
+        shards=scenes.folder,
+        out=tmp_path,
+        seeds=3,
+        **{each.name: getattr(options, each.name) for each in fields(TrainConfig)},
+    )
+    with pytest.raises(StoppedError, match="cancelled"):
+        jobs.train(job, cancel=first.exists)
+    assert list(load_results(first.parent).detectors) == ["autoencoder"]
+    assert not (tmp_path / "seed-0001" / "results.json").exists()
+
+
 def test_the_default_detectors_and_settings_are_those_of_the_data() -> None:
+    assert TrainOptions().names(images=True) == ("autoencoder",)
+    assert TrainOptions().names(images=False) == ("lstm",)
     options = TrainOptions(detectors=("all",), depth=1)
     assert options.names(images=True) == BOTH
     assert options.names(images=False)[0] == "length"
@@ -308,6 +326,12 @@ def test_channels_are_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     other = make_scenes(tmp_path / "other", samples=60, channels=2, labels=False)
     with pytest.raises(DetectorError, match="channels are 2, the detector was trained on 3"):
         predicted(other.folder, tmp_path / "out", "pca", "test")
+
+
+def test_an_empty_split_is_refused(tmp_path: Path) -> None:
+    made = make_scenes(tmp_path / "data", samples=1)
+    with pytest.raises(DetectorError, match=r"is empty \(images: train \d.*: pack more images"):
+        train(made.folder, ("pca",), tmp_path / "out", QUICK)
 
 
 def test_a_split_of_anomalies_only_is_refused(tmp_path: Path) -> None:

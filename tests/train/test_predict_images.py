@@ -218,10 +218,13 @@ WRONG: dict[str, tuple[Callable[[Path], object], dict[str, Any], str]] = {
     ),
     "transparency": (
         lambda path: write_tiff(
-            path, random_pixels(channels=4), photometric="rgb", extrasamples=["unassalpha"]
+            path,
+            random_pixels(channels=3),
+            photometric="minisblack",
+            extrasamples=["unspecified", "unassalpha"],
         ),
-        {"packed": (0, 1, 3)},
-        "channel 3, which the detector reads, is transparency",
+        {},
+        "channel 2, which the detector reads, is transparency",
     ),
     "small": (
         lambda path: write_tiff(path, random_pixels(15, 40)),

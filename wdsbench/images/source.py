@@ -86,7 +86,9 @@ class ImageSource(ABC):
         return pixels
 
     def chosen(self, channels: Sequence[int] | None) -> tuple[int, ...]:
-        """Return the channels to read, all for None; ImageError if one is missing or is alpha."""
+        """Return the channels to read, all for None; ImageError if one is missing, or is alpha and
+        was not chosen.
+        """
         found = tuple(range(self.channels)) if channels is None else tuple(channels)
         for channel in found:
             if channel >= self.channels:
@@ -94,11 +96,11 @@ class ImageSource(ABC):
                     f"has {self.channels} channels, so there is no channel {channel}; choose from 0"
                     f" to {self.channels - 1} with --channels"
                 )
-        if self.alpha in found:
-            rest = ",".join(str(each) for each in range(self.channels) if each != self.alpha)
+        if channels is None and self.alpha is not None:
+            rest = ",".join(str(each) for each in found if each != self.alpha)
             raise self.error(
-                f"channel {self.alpha} is alpha (transparency), which is not measured; leave it out"
-                f" with --channels {rest}"
+                f"channel {self.alpha} is alpha (transparency); leave it out with --channels {rest},"
+                " or name it there too if it is measured"
             )
         return found
 

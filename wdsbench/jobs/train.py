@@ -42,8 +42,7 @@ def train(
 
     Under ``torchrun`` every rank calls this; all return the same results, the first rank writes.
     ``on_search`` is called on the first rank after the search for each detector. ``cancel`` is
-    called before every batch; True ends the run as a signal does. It is not used with ``seeds`` or
-    ``search``.
+    called before every batch; True ends the run as a signal does.
 
     Raises:
         ValueError: An option is invalid, or the device does not exist.
@@ -57,10 +56,15 @@ def train(
     common = (job.shards, job.names(images=images), job.out, job.config(images=images))
     if job.search is not None:
         return search.search_and_train(
-            *common, job.search, progress=progress, resume=job.resume, on_search=on_search
+            *common,
+            job.search,
+            progress=progress,
+            resume=job.resume,
+            on_search=on_search,
+            cancel=cancel,
         )
     if job.seeds is not None:
-        once = partial(run.train, resume=job.resume)
+        once = partial(run.train, resume=job.resume, cancel=cancel)
         return seeds.train_seeds(*common, job.seeds, train=once, progress=progress)
     return run.train(*common, progress=progress, resume=job.resume, cancel=cancel)
 

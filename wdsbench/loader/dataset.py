@@ -17,6 +17,7 @@ from torch.utils.data import IterableDataset
 from wdsbench import _core
 from wdsbench.loader.arguments import SampleOptions, at_least, open_split
 from wdsbench.loader.decode import BatchDecoder, PendingBatch
+from wdsbench.loader.layouts.image import ImageLayout
 from wdsbench.loader.layouts.layout import BatchTensors, Layout, Placement, starts_of
 from wdsbench.records import Batch
 from wdsbench.slabs import OrdinaryMemory
@@ -57,13 +58,14 @@ class SeparateLayout(Layout):
 class TraceDataset(IterableDataset[dict[str, Any]]):
     """Iterates over the samples of one split.
 
-    Each is a dict: ``hidden`` float32 ``[L, D]`` (one token) or ``[L, T, D]``, ``label`` and
-    ``score`` float32, ``token_count`` and ``prompt_length`` int64, ``question_id`` and ``key``, and
-    the other requested fields. In the workers of a ``DataLoader`` every sample comes from exactly
-    one of them.
+    Each is a dict: ``hidden`` float32 ``[L, D]`` (one token) or ``[L, T, D]``, or ``image`` float32
+    ``[C, P, P]`` with ``fields=("image",)``; ``label`` and ``score`` float32, ``token_count`` and
+    ``prompt_length`` int64, ``question_id`` and ``key``, and the other requested fields. In the
+    workers of a ``DataLoader`` every sample comes from exactly one of them.
 
-    ``hidden`` is a view into a block of a few samples, in ordinary memory: ``clone()`` samples that
-    are kept for long. For batches, :class:`wdsbench.TraceLoader` is faster.
+    ``hidden`` and ``image`` are views into a block of a few samples, in ordinary memory:
+    ``clone()`` samples that are kept for long. For batches, :class:`wdsbench.TraceLoader` is
+    faster.
     """
 
     def __init__(
@@ -78,7 +80,8 @@ class TraceDataset(IterableDataset[dict[str, Any]]):
         ``tokens``, ``shuffle``, ``seed``, ``verify`` and ``threads`` (1 by default).
         """
         options.setdefault("threads", 1)
-        self._split = open_split(path, split, SeparateLayout, SAMPLES_AT_ONCE, **options)
+        kind = ImageLayout if ImageLayout.tensor in options.get("fields", ()) else SeparateLayout
+        self._split = open_split(path, split, kind, SAMPLES_AT_ONCE, **options)
         self.index = self._split.order.index
         self._epoch = 0
         self._files: _core.ShardFiles | None = None
@@ -123,17 +126,18 @@ class TraceDataset(IterableDataset[dict[str, Any]]):
         tensors = decoder.tensors(pending)
         batch = decoder.assemble(tensors)
         layout = self._split.layout
-        assert isinstance(layout, SeparateLayout)
-        states = layout.samples(tensors)
+        blocks: Sequence[torch.Tensor] | torch.Tensor | None = batch.image
+        if isinstance(layout, SeparateLayout):
+            blocks = layout.samples(tensors)
         for i in range(len(batch)):
             sample = _one(batch, i)
-            if states:
-                sample["hidden"] = states[i]
+            if layout.has_tensor and blocks is not None:
+                sample[layout.tensor] = blocks[i]
             yield sample
 
 
 def _one(batch: Batch, i: int) -> dict[str, Any]:
-    """Return sample ``i`` of a batch without its states."""
+    """Return sample ``i`` of a batch without its states or image."""
     sample: dict[str, Any] = {
         "key": batch.keys[i],
         "question_id": batch.question_ids[i],

@@ -65,6 +65,7 @@ class BatchDecoder:
         self._files = files
         self._tensor = plan.index.tensor
         self._scale = TENSORS[self._tensor.name]
+        self._images = self._tensor.name == "image"
         self._dtype = RAW_DTYPES[plan.stored_dtype.str] if plan.raw else torch.float32
         self._token_bytes = plan.stored_token_bytes
         self._scaled = plan.raw and bool(plan.index.member(self._scale, "size").any())
@@ -89,7 +90,7 @@ class BatchDecoder:
                     token_padded=tensors.placement.padded,
                     out=_numbers(out),
                     threads=plan.threads,
-                    images=self._tensor.name == "image",
+                    images=self._images,
                 ),
             )
         return pending
@@ -115,7 +116,7 @@ class BatchDecoder:
                     self._state_jobs(tensors),
                     plan.layers,
                     layers_stored=index.num_layers,
-                    images=self._tensor.name == "image",
+                    images=self._images,
                 ),
             )
             tensors.scales = torch.from_numpy(scales)

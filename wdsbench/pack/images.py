@@ -87,7 +87,8 @@ def pack_images(
     labels = ImageLabels.of([name for name, _ in images], options.labels)
     with DatasetWriter(out, shard_mb=shard_mb) as writer, freed_memory_kept():
         run = _Run(writer, options, labels)
-        parts = [_parts(name, path, options) for name, path in images]
+        shown = progress(images, len(images), "reading headers") if options.tile else images
+        parts = [_parts(name, path, options) for name, path in shown]
         parts = run.measured(parts, workers, progress)
         flat = [(number, part) for number, of in enumerate(parts) for part in of]
         preparer = ImagePreparer(options)

@@ -32,6 +32,9 @@ IMAGE_CHOICES = {"join": ("mean", "max"), "on_error": ("fail", "record")}
 #: Values of ``PredictOptions.split``.
 SPLIT_CHOICES = (*SPLITS, "all")
 
+#: Detectors that are trained if none is named.
+TRACE_DEFAULT, IMAGE_DEFAULT = "lstm", "autoencoder"
+
 #: Settings that may change on resume, because they change neither order nor weights.
 FREE_ON_RESUME = frozenset(
     (
@@ -173,10 +176,10 @@ class TrainOptions(_Settings):
         "hidden", "Width of trained detectors; of images the numbers per patch (latent, components)"
     )
     depth: int | None = _either("depth", "LSTM layers of trained detectors; of images convolutions")
-    detectors: tuple[str, ...] = option(
-        ("lstm",),
+    detectors: tuple[str, ...] | None = option(
+        None,
         f"Detectors, as a comma list or repeated: {', '.join(DETECTOR_NAMES)}; or all (those"
-        " that fit the data).",
+        f" that fit the data). By default {TRACE_DEFAULT}, for images {IMAGE_DEFAULT}.",
         flag="--detector",
         comma=True,
     )
@@ -197,7 +200,7 @@ class TrainOptions(_Settings):
     def __post_init__(self) -> None:
         """Raise ValueError also for an unknown detector or none, and for both search and seeds."""
         super().__post_init__()
-        if not self.detectors:
+        if self.detectors is not None and not self.detectors:
             raise ValueError("detectors is empty; pass at least one name, or 'all'")
         for name in self.names(images=False):
             detector_spec(name)
@@ -212,7 +215,9 @@ class TrainOptions(_Settings):
             )
 
     def names(self, *, images: bool) -> tuple[str, ...]:
-        """Return the detectors, each once; ``all`` is replaced by those of images or of traces."""
+        """Return the detectors, each once; ``all`` and None depend on the data."""
+        if self.detectors is None:
+            return (IMAGE_DEFAULT if images else TRACE_DEFAULT,)
         every = IMAGE_DETECTORS if images else TRACE_DETECTORS
         return tuple(dict.fromkeys(every if self.detectors == ("all",) else self.detectors))
 

@@ -90,8 +90,9 @@ class MapMaker:
             )
         channels = tuple(range(source.channels)) if packed.channels is None else packed.channels
         for channel in channels:
-            if channel >= source.channels or channel == source.alpha:
-                found = "is transparency" if channel == source.alpha else "is missing"
+            alpha = packed.channels is None and channel == source.alpha
+            if alpha or channel >= source.channels:
+                found = "is transparency" if alpha else "is missing"
                 raise source.error(
                     f"channel {channel}, which the detector reads, {found}; convert it, or train a"
                     " detector on such images"

@@ -143,8 +143,15 @@ def _require_both_classes(examples: Mapping[str, Examples]) -> None:
 def _require_normal(examples: Mapping[str, Examples]) -> None:
     for split, found in examples.items():
         counts = found.counts()
+        if counts["n"] == 0:
+            questions = {name: len(set(each.question_ids)) for name, each in examples.items()}
+            listed = ", ".join(f"{name} {number}" for name, number in questions.items())
+            raise DetectorError(
+                f"split {split} is empty (images: {listed}). Images are assigned to splits by their"
+                " names, 70 % to train and 15 % each to val and test on average: pack more images"
+            )
         # Of the test split only the errors of its samples are needed.
-        if counts["n"] == (0 if split == "test" else counts["n_pos"]):
+        if split != "test" and counts["n"] == counts["n_pos"]:
             raise DetectorError(
                 f"split {split} has {counts['n_pos']} samples of label 1 and no other, but needs"
                 " samples without a label, or with label 0: pack more images"

@@ -75,6 +75,7 @@ def search_and_train(
     open_loader: OpenLoader = TraceLoader,
     resume: bool = False,
     on_search: Callable[[SearchResult], None] | None = None,
+    cancel: Callable[[], bool] | None = None,
 ) -> Results:
     """Search settings for each of ``detectors``, then train and measure them with the best ones.
 
@@ -104,6 +105,7 @@ def search_and_train(
                 open_loader=open_loader,
                 resume=resume,
                 before_trials=outdated,
+                cancel=cancel,
             )
             if on_search is not None and ranks.is_first:
                 on_search(found[name])
@@ -113,7 +115,9 @@ def search_and_train(
             if (best := result.best) is not None
         }
         settings = (config, progress, open_loader)
-        return train(shards, names, folder, *settings, resume=resume, searched=searched)
+        return train(
+            shards, names, folder, *settings, resume=resume, searched=searched, cancel=cancel
+        )
 
 
 def _require_searchable(names: Sequence[str], trials: int) -> None:
@@ -144,6 +148,7 @@ def search(
     open_loader: OpenLoader = TraceLoader,
     resume: bool = False,
     before_trials: Callable[[], None] = lambda: None,
+    cancel: Callable[[], bool] | None = None,
 ) -> SearchResult:
     """Try ``trials`` settings of ``detector`` on train and val and return their figures, even if
     the detector cannot be trained on this data.
@@ -157,16 +162,18 @@ def search(
         resume: Continue an earlier search in ``out``, or add trials to a finished one; start one
             if there is none.
         before_trials: Called on the first rank before its first new trial.
+        cancel: Called before every batch; True ends the search as a signal does.
 
     Raises:
         ValueError: An unknown detector, or one that is not trained by gradient descent; fewer than
             one trial; optuna is not installed; the device does not exist.
         DetectorError: The earlier search had other settings.
-        StoppedError: A signal stopped the search; its state is saved.
+        StoppedError: A signal or ``cancel`` stopped the search; its state is saved.
         RankError: Another rank failed.
     """
     _require_searchable([detector], trials)
-    with open_session(shards, config, progress, open_loader, deferred=True) as session:
+    opened = open_session(shards, config, progress, open_loader, deferred=True, cancel=cancel)
+    with opened as session:
         work = _SearchRun(detector_spec(detector), session, out, resume)
         return work.run(trials, before_trials)
 
@@ -202,7 +209,7 @@ class _SearchRun:
                     self._remove_trial(self._trial_folder(number))
                 if any(ranks.gather(session.stop.requested)):
                     raise StoppedError(
-                        f"stopped by a signal after trial {number} of {self.spec.name}; continue"
+                        f"{session.stop.what} after trial {number} of {self.spec.name}; continue"
                         " with --resume"
                     )
         return SearchResult(self.spec.name, trials)

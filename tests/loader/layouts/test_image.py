@@ -12,7 +12,7 @@ from builders import make_dataset
 from images import Patches, make_patches
 from trials import FULL_ONLY
 
-from wdsbench import DecodeError, TraceLoader
+from wdsbench import DecodeError, TraceDataset, TraceLoader
 from wdsbench.records import Batch
 from wdsbench.shards.check.verify import verify_dataset
 from wdsbench.shards.read.index import DatasetIndex
@@ -72,6 +72,18 @@ def test_the_device_normalises_what_is_stored(patches: Patches, num_workers: int
     opened = loader(patches, device="cpu", widen="device", num_workers=num_workers)
     assert sum(same(batch, patches) for batch in opened) == len(patches.stored)
     opened.close()
+
+
+def test_single_samples(patches: Patches) -> None:
+    dataset = TraceDataset(patches.folder, None, fields=("image", "meta"), layers=[2, 0])
+    samples = list(dataset)
+    assert len(samples) == len(dataset) == len(patches.stored)
+    for sample in samples:
+        np.testing.assert_array_equal(sample["image"], patches.pixels(sample["key"], [2, 0]))
+        assert sample["meta"]["question_id"] == sample["question_id"]
+        assert "hidden" not in sample
+    with pytest.raises(DecodeError, match="fields=..hidden"):
+        TraceDataset(patches.folder, None)
 
 
 def test_the_stored_sample_agrees(patches: Patches) -> None:
