@@ -67,14 +67,17 @@ bool pairs_sound(const std::uint8_t *sources, const std::uint8_t *targets, std::
 
 bool weights_sound(const std::uint8_t *halves, std::size_t count, std::uint16_t largest_bits) {
   // Bits of positive halves ascend with their value; infinity and NaN come last, and the sign bit
-  // puts negative ones above them. -0 alone is negative and allowed.
+  // puts negative ones above them. -0 alone is negative and allowed. Masks, because the compiler
+  // does not vectorise a maximum of values that are first replaced.
   constexpr std::uint16_t NEGATIVE_ZERO = 0x8000;
-  std::uint16_t largest = 0;
+  std::uint16_t wrong = 0;
   for (std::size_t k = 0; k < count; ++k) {
     const auto bits = load<std::uint16_t>(halves, k);
-    largest = std::max(largest, bits == NEGATIVE_ZERO ? std::uint16_t{0} : bits);
+    const auto above = static_cast<std::uint16_t>(bits > largest_bits);
+    const auto counts = static_cast<std::uint16_t>(bits != NEGATIVE_ZERO);
+    wrong = static_cast<std::uint16_t>(wrong | (above & counts));
   }
-  return largest <= largest_bits;
+  return wrong == 0;
 }
 
 void shift_indices(const std::uint8_t *in, std::size_t width, std::size_t count, std::int64_t shift,
