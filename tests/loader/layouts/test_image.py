@@ -82,7 +82,7 @@ def test_single_samples(patches: Patches) -> None:
         np.testing.assert_array_equal(sample["image"], patches.pixels(sample["key"], [2, 0]))
         assert sample["meta"]["question_id"] == sample["question_id"]
         assert "hidden" not in sample
-    with pytest.raises(DecodeError, match="fields=..hidden"):
+    with pytest.raises(DecodeError, match="this data set holds images"):
         TraceDataset(patches.folder, None)
 
 
