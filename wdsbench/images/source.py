@@ -99,8 +99,8 @@ class ImageSource(ABC):
         if channels is None and self.alpha is not None:
             rest = ",".join(str(each) for each in found if each != self.alpha)
             raise self.error(
-                f"channel {self.alpha} is alpha (transparency); leave it out with --channels {rest},"
-                " or name it there too if it is measured"
+                f"channel {self.alpha} is alpha (transparency); leave it out with --channels"
+                f" {rest}, or name it there too if it is measured"
             )
         return found
 
