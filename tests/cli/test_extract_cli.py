@@ -142,6 +142,16 @@ def test_extract_into_shards(
     assert "holds a data set already" in capsys.readouterr().err
 
 
+def test_shards_with_one_sided_labels(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "q.csv").write_text("question_id,question,reference\na,red,x\nb,who,y\n")
+    words = ("--shards", str(tmp_path / "shards"), "--questions", str(tmp_path / "q.csv"))
+    assert extract(home, tmp_path / "raw", *words, "--score-column", "contains") == 0
+    warning = "  warning: contains labels 2 of 2 samples hallucinated; wdsbench score names"
+    assert warning in capsys.readouterr().out
+
+
 def test_each_answer_is_labelled_by_its_own_score(
     home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,6 +10,7 @@ import typer
 from wdsbench.cli.terminal import bar, print_json, say, say_notes, size_text
 from wdsbench.jobs.extract import Extracted, ExtractJob, ScoreJob, extract, score
 from wdsbench.jobs.plan import Plan, PlanJob, plan
+from wdsbench.llm.measures import LabelCount
 
 
 def extract_command(options: ExtractJob, as_json: bool) -> None:
@@ -67,6 +68,15 @@ def _show(found: Extracted, options: ExtractJob) -> None:
     )
     unlabelled = sum(split.unlabelled for split in index.splits.values())
     say_notes({"samples have no label; wdsbench relabel adds labels": unlabelled})
+    labels = LabelCount(
+        samples - unlabelled, sum(split.hallucinated for split in index.splits.values())
+    )
+    if labels.is_one_sided:
+        say(
+            f"  warning: {options.score_column} labels {labels.hallucinated} of {labels.scored}"
+            " samples hallucinated; wdsbench score names measures that separate them, wdsbench"
+            " relabel uses one."
+        )
 
 
 def score_command(options: ScoreJob, as_json: bool) -> None:

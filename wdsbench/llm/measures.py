@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,7 +70,11 @@ def contains(answer: str, references: Sequence[str]) -> float:
     "Paris's" and "Paris-based"). A word boundary is a place beside no letter or digit, so that
     scripts without blanks between words match whole runs only.
     """
-    return float(any(_contains(answer, reference) for reference in references))
+    for table in (_PUNCTUATION, _BLANKS):
+        ours = _without_marks(answer, table)
+        if any(_is_within(_without_marks(reference, table), ours) for reference in references):
+            return 1.0
+    return 0.0
 
 
 def numeric(answer: str, references: Sequence[str]) -> float:
@@ -102,17 +106,15 @@ MEASURES: Final[dict[str, Callable[[str, Sequence[str]], float]]] = {
 BINARY: Final = ("exact_match", "contains", "numeric")
 
 
-def _contains(answer: str, reference: str) -> bool:
-    for table in (_PUNCTUATION, _BLANKS):
-        ours, theirs = (
-            normalise_answer(unicodedata.normalize("NFC", text).translate(table))
-            for text in (answer, reference)
-        )
-        if ours == theirs:
-            return True
-        if theirs and re.search(rf"(?<!\w){re.escape(theirs)}(?!\w)", ours):
-            return True
-    return False
+def _without_marks(text: str, table: dict[int, Any]) -> str:
+    return normalise_answer(unicodedata.normalize("NFC", text).translate(table))
+
+
+def _is_within(theirs: str, ours: str) -> bool:
+    """Return True if normalised words are in a text at word boundaries; no words: in no text."""
+    if not theirs or theirs not in ours:  # most references need no regular expression
+        return theirs == ours
+    return re.search(rf"(?<!\w){re.escape(theirs)}(?!\w)", ours) is not None
 
 
 def _f1(answer: str, reference: str) -> float:
