@@ -37,8 +37,7 @@ pytestmark = pytest.mark.usefixtures("no_plots")
 
 CONFIG = TrainConfig(epochs=1, batch_size=16, hidden=6, resamples=200, threads=1)
 OPTIONS = PackOptions(attention=("edges", "heads", "sketch"), threads=1)
-#: Of the data set that most tests read.
-TRACES = 64
+TRACES = 64  # of the data set that most tests read
 
 
 @pytest.fixture(autouse=True)
