@@ -45,14 +45,15 @@ def _show(found: Extracted, options: ExtractJob) -> None:
         f"{report.traces} traces of {report.tokens} tokens in"
         f" {len(report.files) + report.removed} files -> {out}"
     )
+    longer = f"extract again with --max-new-tokens {2 * options.max_new_tokens} --overwrite"
+    longer += "" if options.stop else ", or end answers with --stop"
     noun = "answers" if options.answers_per_question > 1 else "questions"
     say_notes(
         {
             "of them were written by an earlier run": report.resumed,
             "answers were empty; the token that ended them was kept": report.empty_answers,
             f"answers ({report.unfinished_share:.0%}) were cut at {options.max_new_tokens} tokens;"
-            f" extract again with --max-new-tokens {2 * options.max_new_tokens} --overwrite, or end"
-            " answers with --stop": report.unfinished_answers,
+            f" {longer}": report.unfinished_answers,
             "answers lost text of the token in which a stop text began": report.straddled_answers,
             "traces exceed the range of float16 and were stored in float32": report.wide_traces,
             f"{noun} gave no trace; {out / 'failures.jsonl'} has the reasons": report.failed,
