@@ -172,15 +172,17 @@ def test_the_probe_gives_a_time(home: Path, capsys: pytest.CaptureFixture[str]) 
 def test_stops_shorten_the_answers_of_the_probe(
     home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    whole = report(home, capsys)
-    stops = [part for word in ("red", "two", "who", "blue") for part in ("--stop", word)]
+    words = ("--probe", "4", "--attention", "none")
+    assert run(home, *words) == 0
+    (note,) = (line for line in capsys.readouterr().out.splitlines() if "were cut" in line)
+    assert note == "  note: 4 of 4 answers were cut at 8 tokens (--max-new-tokens, --stop)"
+    stops = [part for word in VOCABULARY for part in ("--stop", word)]
     (tmp_path / "examples.txt").write_text("who is red ", encoding="utf-8")
-    stopped = report(home, capsys, *stops, "--prompt-file", str(tmp_path / "examples.txt"))
-    assert stopped["answer_tokens"] < whole["answer_tokens"]
-    assert stopped["probe"]["cut"] < whole["probe"]["cut"]
-    assert stopped["prompt_tokens"] == whole["prompt_tokens"] + 3 * QUESTIONS
-    assert run(home) == 0
-    assert "answers were cut at 8 tokens (--max-new-tokens, --stop)" in capsys.readouterr().out
+    words += ("--prompt-file", str(tmp_path / "examples.txt"))
+    found = report(home, capsys, *words, *stops)
+    assert (found["answer_tokens"], found["probe"]["cut"]) == (1, 0)
+    plain = report(home, capsys, "--probe", "0")["prompt_tokens"]
+    assert found["prompt_tokens"] == plain + 3 * QUESTIONS
 
 
 def test_many_answers_are_counted_without_a_list(
