@@ -1,4 +1,5 @@
-"""Pack pickled traces with a CSV of scores, train two detectors, and print their test AUROC.
+"""Pack pickled traces with a CSV of scores, train two detectors, and print their test AUROC beside
+that of the controls.
 
 python examples/pack_and_train.py 'traces_data/*.pkl*' ground_truth_scores.csv out/
 """
@@ -23,7 +24,8 @@ def main(pattern: str, scores: str, out: str) -> None:
     results = jobs.train(jobs.TrainJob(shards=shards, detectors=detectors, epochs=3, out=run))
     for name, figures in results.detectors.items():
         low, high = figures.auroc_interval
-        print(f"{name:15} AUROC {figures.auroc:.3f} [{low:.3f}, {high:.3f}]")
+        print(f"{name:16} AUROC {figures.auroc:.3f} [{low:.3f}, {high:.3f}]")
+    print(f"verdict: {results.verdict}")
 
 
 if __name__ == "__main__":

@@ -32,6 +32,9 @@ class Trace:
             None.
         trace_number: Number of the trace among those of its question, or None if unknown.
         label: 1.0 hallucinated, 0.0 right, None if the file has no label.
+        question: The question as text, or None if unknown, as the next two.
+        context: The text that the answer should agree with.
+        group: Name of a group of questions.
         graphs: Edges, one list per layer, if the source holds graphs instead of attention maps;
             or None.
         reduced: Reduced attention maps, or None.
@@ -52,6 +55,9 @@ class Trace:
     token_logprobs: NDArray[np.float32] | None = None
     trace_number: int | None = None
     label: float | None = None
+    question: str | None = None
+    context: str | None = None
+    group: str | None = None
     graphs: EdgeLists | None = None
     reduced: ReducedAttention | None = None
     layers: tuple[int, ...] | None = None

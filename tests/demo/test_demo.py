@@ -53,7 +53,9 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.trials
 def test_all_files_are_written(demo: Path) -> None:
     results = json.loads((demo / "results.json").read_text())
-    assert set(results["detectors"]) == set(TRACE_DETECTORS)
+    # The questions have no contexts that answers could be similar to.
+    assert set(results["detectors"]) == {*TRACE_DETECTORS, "text_control", "question_control"}
+    assert results["verdict"] in ("adds", "leak", "none")
     assert results["dataset"]["splits"]["test"]["n"] > 0
     for place in ("traces_data/batch_0001.pkl.gz", "ground_truth_scores.csv", "shards/index.json"):
         assert (demo / place).exists()

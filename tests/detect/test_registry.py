@@ -9,6 +9,7 @@ import pytest
 
 from wdsbench.detect.probe import PROBE_TOKENS
 from wdsbench.detect.registry import (
+    CONTROLS,
     DETECTOR_NAMES,
     IMAGE_DETECTORS,
     TRACE_DETECTORS,
@@ -22,7 +23,8 @@ def test_every_entry_is_complete() -> None:
     assert DETECTOR_NAMES[:3] == ("length", "logprob_mean", "logprob_min")
     controls = ("charm_no_edges", "charm_shuffled_edges")
     assert TRACE_DETECTORS[-5:] == ("gnn", "gvae", "charm", *controls)
-    assert (*TRACE_DETECTORS, "autoencoder", "pca") == DETECTOR_NAMES
+    assert (*TRACE_DETECTORS, *CONTROLS, "autoencoder", "pca") == DETECTOR_NAMES
+    assert CONTROLS == ("text_control", "question_control", "similarity_control")
     assert DETECTOR_NAMES[-2:] == IMAGE_DETECTORS
     for name in DETECTOR_NAMES:
         spec = detector_spec(name)

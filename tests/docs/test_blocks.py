@@ -32,7 +32,7 @@ PATHS = sorted(EXAMPLES.glob("*.py"))
 LAST_LINE = {
     "graphs": r"\d+ graphs in the last batch, loss \d\.\d+",
     "own_detector": r"attention_entropy AUROC 0\.\d+ \[0\.\d+, [01]\.\d+\]",
-    "pack_and_train": r"lstm +AUROC [01]\.\d+ \[\d\.\d+, \d\.\d+\]",
+    "pack_and_train": r"verdict: (adds|leak|none)",
     "training_loop": r"resumed: \d+ of \d+ steps of epoch 0 are left",
     "webdataset_pipeline": r"epoch 1: \d+ batches, \(16, 128\), first labels \[.*\]",
 }

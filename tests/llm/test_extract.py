@@ -132,9 +132,11 @@ def test_raw_format(model: Any, tokenizer: Any, tmp_path: Path) -> None:
         "tokens_decoded",
         "generated_answer_clean",
         "question_id",
+        "question",
         "prompt_length",
         "token_logprobs",
     }
+    assert raw["question"] == question.question
     for name, shape in (
         ("hidden_states", (count, FEATURES)),
         ("attentions", (HEADS, count, count)),

@@ -51,6 +51,22 @@ def test_limit_leaves_the_rest_unread(tmp_path: Path) -> None:
         read_questions(tmp_path / "q.jsonl", limit=0)
 
 
+@pytest.mark.parametrize(("name", "text"), [("q.jsonl", JSONL), ("q.csv", CSV)])
+def test_context_and_group(name: str, text: str, tmp_path: Path) -> None:
+    text = text.replace("kind", "context").replace("rare", "a long text").replace("known", "")
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    assert [one.context for one in read_questions(tmp_path / name)] == [None, "a long text", None]
+    grouped = text.replace("context", "topic").replace("a long text", "rare")
+    (tmp_path / name).write_text(grouped, encoding="utf-8")
+    assert [one.group for one in read_questions(tmp_path / name)] == [None] * 3
+    with pytest.raises(QuestionError, match=r"line [12].*'topic' is .*; expected the name of"):
+        read_questions(tmp_path / name, group="topic")
+    whole = '{"question_id": "a", "question": "b", "topic": 3}'
+    (tmp_path / "whole.jsonl").write_text(whole)
+    (question,) = read_questions(tmp_path / "whole.jsonl", group="topic")
+    assert question == Question("a", "b", (), None, "3")
+
+
 GOOD = '{"question_id": "a", "question": "b"}\n'
 HEAD = "question_id,question,reference\n"
 # (how it is broken, file name, content, line, words of the error)

@@ -122,6 +122,19 @@ def test_wrong_files(tmp_path: Path, text: str, column: str | None, words: str) 
         read_scores(written(tmp_path, text), column)
 
 
+def test_groups(tmp_path: Path) -> None:
+    text = "question_id,trace,s,topic\na,0,1,x\na,1,0,x\nb,0,1,y\n"
+    table, column = read_scores(written(tmp_path, text), group="topic")
+    assert (table.groups, column) == ({"a": "x", "b": "y"}, "s")
+    for wrong, words in (
+        (text.replace("a,1,0,x", "a,1,0,y"), "line 3: question 'a' has groups 'x' and 'y'"),
+        (text.replace("b,0,1,y", "b,0,1,"), "line 4: question 'b' has no group"),
+        (text.replace("topic", "kind"), r"no column 'topic' among .*'kind'.*--group"),
+    ):
+        with pytest.raises(ScoreError, match=words):
+            read_scores(written(tmp_path, wrong), "s", "topic")
+
+
 def test_other_encodings_and_missing_files_are_errors(tmp_path: Path) -> None:
     with pytest.raises(ScoreError, match="not a UTF-8 CSV"):
         read_scores(written(tmp_path, "question_id,s\nq\xe9,1\n", encoding="latin-1"))

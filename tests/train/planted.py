@@ -11,7 +11,7 @@ import pickle
 import shutil
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,7 @@ class Sample:
     logprobs: NDArray[np.float32] | None
     maps: NDArray[np.float32]
     heads: tuple[NDArray[np.int64], NDArray[np.float32]] | None = None
+    raw: dict[str, Any] = field(default_factory=dict)  # keys of the raw trace that are others
 
     @property
     def question_id(self) -> str:
@@ -274,7 +275,7 @@ def _raw(sample: Sample) -> dict[str, Any]:
         del raw["prompt_length"]
     if sample.logprobs is None:
         del raw["token_logprobs"]
-    return raw
+    return raw | sample.raw
 
 
 @functools.cache

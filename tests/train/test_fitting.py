@@ -18,7 +18,7 @@ from wdsbench.train.checkpoint import load_detector
 from wdsbench.train.fitting import FitContext
 from wdsbench.train.run import train
 
-pytestmark = pytest.mark.usefixtures("no_plots")
+pytestmark = pytest.mark.usefixtures("no_plots", "no_controls")
 
 NAMES = ("gnn", "gvae")
 

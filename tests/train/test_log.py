@@ -13,7 +13,7 @@ from wdsbench.train.config import TrainConfig
 from wdsbench.train.log import EpochRecord, MetricsLog
 from wdsbench.train.run import train
 
-pytestmark = pytest.mark.usefixtures("no_plots")
+pytestmark = pytest.mark.usefixtures("no_plots", "no_controls")
 
 QUICK = TrainConfig(epochs=3, batch_size=32, hidden=4, resamples=50)
 SAMPLES = make_samples(120, signal=1.0, seed=1)

@@ -19,7 +19,7 @@ from wdsbench.train.checkpoint import load_detector
 from wdsbench.train.config import TrainConfig
 from wdsbench.train.run import train
 
-pytestmark = pytest.mark.usefixtures("no_plots")
+pytestmark = pytest.mark.usefixtures("no_plots", "no_controls")
 
 QUICK = TrainConfig(epochs=1, batch_size=16, hidden=6, resamples=200, threads=1)
 CHARMS = ("charm", "charm_no_edges", "charm_shuffled_edges")

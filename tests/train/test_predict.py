@@ -33,7 +33,7 @@ from wdsbench.train.probe import fit_probe
 from wdsbench.train.run import train
 from wdsbench.train.scoring import seeded
 
-pytestmark = pytest.mark.usefixtures("no_plots")
+pytestmark = pytest.mark.usefixtures("no_plots", "no_controls")
 
 CONFIG = TrainConfig(epochs=1, batch_size=16, hidden=6, resamples=200, threads=1)
 OPTIONS = PackOptions(attention=("edges", "heads", "sketch"), threads=1)

@@ -16,6 +16,7 @@ from wdsbench.train.report import markdown, print_results, verdict
 from wdsbench.train.results import (
     DetectorResult,
     Difference,
+    GroupFigures,
     Results,
     SeedSpread,
     Spread,
@@ -63,6 +64,10 @@ LSTM = DetectorResult(
     chosen={"layer": 13, "token": "last_answer"},
     difference_to_logprob_mean=Difference("logprob_mean", 0.1126, (0.0512, 0.1708)),
     difference_to_best=None,
+    difference_to_control=Difference("question_control", 0.0421, (0.0134, 0.0716)),
+    adds_to_text=Difference("text_control", 0.0327, (0.0118, 0.0543)),
+    verdict="adds",
+    groups=GroupFigures(0.7912, {"easy": 0.8456, "hard": 0.7368}, 1),
 )
 RESULTS = Results(
     detectors={
@@ -100,6 +105,10 @@ SHOWN = {
     "sign": "+1",
     "chosen": "layer 13, token last_answer",
     "difference_to_logprob_mean": "+0.113 [+0.051, +0.171]",
+    "difference_to_control": "+0.042 [+0.013, +0.072]",
+    "adds_to_text": "+0.033 [+0.012, +0.054]",
+    "verdict": "| adds |",
+    "groups": "| 0.791 |",
 }
 
 
@@ -145,10 +154,10 @@ def test_terminal_tables(width: int) -> None:
 
 def test_terminal_has_one_table_where_there_is_room_and_folds_nothing_where_not() -> None:
     long = replace(RESULTS, detectors={"charm_shuffled_edges": LSTM, **RESULTS.detectors})
-    assert shown(long, 200).count("detector  ") == 1
+    assert shown(long, 200).count("detector  ") == 2  # the other one is of controls
     narrow = shown(long, 80)
     rows = [line for line in narrow.splitlines() if line.startswith(" charm_shuffled_edges")]
-    assert len(rows) == 3
+    assert len(rows) == 5
     assert "0.813 [0.763, 0.864]" in rows[0]
 
 
@@ -167,7 +176,7 @@ def test_markdown() -> None:
     assert "- `gnn`: not available: repack with --attention [edges]" in lines
     assert "| test | 31 | 39 | 1 |" in lines
     headers = [place for place, line in enumerate(lines) if line.startswith("| detector")]
-    assert len(headers) == 3
+    assert len(headers) == 4
     for place in headers:
         counts = {line.count("|") for line in lines[place : place + 4]}
         assert len(counts) == 1
@@ -253,7 +262,7 @@ def test_results_come_back_from_their_file(results: Results, tmp_path: Path) -> 
 def test_form_of_the_file(tmp_path: Path) -> None:
     write_json(tmp_path / "results.json", seeded(RESULTS).as_json())
     written = json.loads((tmp_path / "results.json").read_text())
-    assert set(written) == {"detectors", "not_available", "dataset", "config"}
+    assert set(written) == {"verdict", "detectors", "not_available", "dataset", "config"}
     lstm = written["detectors"]["lstm"]
     assert (lstm["auroc"], lstm["auroc_interval"]) == (0.8126, [0.7631, 0.8642])
     assert lstm["seeds"] == {

@@ -25,10 +25,12 @@ from wdsbench.train.output import result_files
 from wdsbench.train.results import Results, load_results
 from wdsbench.train.run import train
 
-pytestmark = pytest.mark.usefixtures("no_plots")
+pytestmark = pytest.mark.usefixtures("no_plots", "no_controls")
 
 QUICK = TrainConfig(epochs=3, batch_size=32, hidden=8, resamples=300, learning_rate=5e-3)
 ALL = ("length", "logprob_mean", "logprob_min", "probe_logistic", "lstm", "gnn")
+#: Part of every run; here of `done`.
+TEXT = ("text_control", "question_control")
 SAMPLES = make_samples(400, signal=1.5, seed=1, logprob_signal=0.3)
 #: Where no figure matters.
 FEW = make_samples(100, signal=1.5, seed=1, logprob_signal=0.3)
@@ -51,8 +53,8 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Results, Path]:
 def test_results_have_every_detector_and_every_figure(done: tuple[Results, Path]) -> None:
     results, out = done
     written = json.loads((out / "results.json").read_text())
-    assert set(written) == {"detectors", "not_available", "dataset", "config"}
-    assert list(results.detectors) == list(ALL)
+    assert set(written) == {"verdict", "detectors", "not_available", "dataset", "config"}
+    assert list(results.detectors) == [*ALL, *TEXT]
     assert written["not_available"] == {}
     for entry in written["detectors"].values():
         low, high = entry["auroc_interval"]
@@ -74,7 +76,7 @@ def test_results_have_every_detector_and_every_figure(done: tuple[Results, Path]
 def test_results_come_back_from_the_file(done: tuple[Results, Path]) -> None:
     results, out = done
     assert load_results(out) == results
-    assert list(load_results(out / "results.json").detectors) == list(ALL)
+    assert list(load_results(out / "results.json").detectors) == [*ALL, *TEXT]
 
 
 def test_planted_signal_is_found_by_whoever_sees_it(done: tuple[Results, Path]) -> None:
@@ -108,7 +110,8 @@ def test_scores_give_the_reported_figures(done: tuple[Results, Path]) -> None:
     results, out = done
     with (out / "scores.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert list(rows[0]) == ["question_id", "key", "label", *ALL]
+    combined = [f"text_control+{name}" for name in (*ALL, "question_control")]
+    assert list(rows[0]) == ["question_id", "key", "label", *ALL, *TEXT, *combined]
     assert [row["question_id"] for row in rows] == [
         s.question_id for s in SAMPLES if s.split == "test"
     ]
@@ -163,9 +166,9 @@ def test_same_seed_gives_the_same_results(done: tuple[Results, Path], tmp_path: 
     again = run(SAMPLES, ("gnn", "lstm", "logprob_mean"), tmp_path)
     for name, result in again.detectors.items():
         first = done[0].detectors[name]
-        assert replace(result, seconds_per_epoch=None, difference_to_best=None) == replace(
-            first, seconds_per_epoch=None, difference_to_best=None
-        )
+        others = ("seconds_per_epoch", "difference_to_best", "difference_to_control")
+        neither = dict.fromkeys((*others, "adds_to_text", "verdict"))
+        assert replace(result, **neither) == replace(first, **neither)
 
 
 def test_sign_is_chosen_on_validation_not_on_test(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from wdsbench.errors import DetectorError
 from wdsbench.train import search as search_module
 from wdsbench.train.search import search_and_train
 
-pytestmark = pytest.mark.usefixtures("no_plots")
+pytestmark = pytest.mark.usefixtures("no_plots", "no_controls")
 
 
 def test_the_given_setting_is_tried_first() -> None:

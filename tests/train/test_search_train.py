@@ -20,7 +20,7 @@ from wdsbench.train.run import Searched, train
 from wdsbench.train.search import search_and_train
 from wdsbench.train.trials import SearchResult
 
-pytestmark = pytest.mark.usefixtures("no_plots")
+pytestmark = pytest.mark.usefixtures("no_plots", "no_controls")
 
 
 def test_what_the_data_lack_is_said_before_anything_is_trained(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from wdsbench.train.means import seed_folder
 from wdsbench.train.results import DetectorResult, Results, load_results
 from wdsbench.train.seeds import train_seeds
 
-pytestmark = pytest.mark.usefixtures("no_plots")
+pytestmark = pytest.mark.usefixtures("no_plots", "no_controls")
 
 CONFIG = TrainConfig(seed=3, resamples=200)
 COUNT = 120

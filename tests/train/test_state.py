@@ -26,7 +26,7 @@ from wdsbench.train.run import train
 from wdsbench.train.state import STATE_NAME, load_state, remove_state, save_state
 from wdsbench.train.stop import StopRequest
 
-pytestmark = pytest.mark.usefixtures("no_plots")
+pytestmark = pytest.mark.usefixtures("no_plots", "no_controls")
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from wdsbench.detect import baselines
+from wdsbench.detect import baselines, strings
 from wdsbench.errors import DetectorError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from wdsbench.detect.charm import Edges
     from wdsbench.records import Batch
 
-Kind = Literal["closed_form", "probe", "trained"]
+Kind = Literal["closed_form", "probe", "text", "trained"]
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,8 @@ class DetectorSpec:
     Attributes:
         name: The detector's name everywhere (``--detector``, JSON, plots).
         kind: ``closed_form``: only sign and threshold are fitted; ``probe``: weights are fitted by
-            a solver; ``trained``: weights are fitted by gradient descent.
+            a solver; ``text``: the same, and the inputs are strings; ``trained``: weights are
+            fitted by gradient descent.
         needs: Its needs of the loader.
         score: float64 ``[B]`` of a batch (closed form only).
         build: The module for a shape (all others).
@@ -105,6 +106,8 @@ class DetectorSpec:
         chooses_token: True if fitting chooses a layer and a token; the module is then given the
             states of that token (see `wdsbench.detect.probe.token_states`).
         scales_weights: True if the module has a ``scale_weights`` for ``graph.edge_attr``.
+        control: True if it sees none of the model's states; such detectors are part of every
+            comparison on traces.
         reconstructs: True if the module returns reconstruction errors of images: it is fitted
             without labels, to all samples except those of label 1.
     """
@@ -114,9 +117,10 @@ class DetectorSpec:
     needs: LoaderNeeds
     score: Callable[[Batch], NDArray[np.float64]] | None = None
     build: Callable[[DetectorShape], nn.Module] | None = None
-    inputs: Callable[[Batch], tuple[Tensor, ...]] | None = None
+    inputs: Callable[[Batch], tuple[Any, ...]] | None = None
     chooses_token: bool = False
     scales_weights: bool = False
+    control: bool = False
     reconstructs: bool = False
 
 
@@ -152,6 +156,14 @@ def _attention_features(batch: Batch) -> tuple[Tensor, ...]:
     return (attention_features(batch),)
 
 
+def _answers(batch: Batch) -> tuple[list[str], ...]:
+    return (strings.answers(batch),)
+
+
+def _questions(batch: Batch) -> tuple[list[str], ...]:
+    return (strings.questions(batch),)
+
+
 def _image(batch: Batch) -> tuple[Tensor, ...]:
     assert batch.image is not None, "the loader was not asked for images"
     return (batch.image,)
@@ -172,6 +184,8 @@ _LOGPROBS = LoaderNeeds(fields=("logprobs",))
 _SKETCHES = LoaderNeeds(fields=("sketch",), tokens="last", kinds=("sketch",))
 _GRAPHS = LoaderNeeds(("hidden",), "all", "graph", kinds=("edges",))
 _IMAGES = LoaderNeeds(("image",), layout="image", kinds=("image",))
+# As for sketches, every trace has a "last" token.
+_META = LoaderNeeds(("meta",), tokens="last")
 _UNION_GRAPHS = LoaderNeeds(("hidden",), "all", "union-graph", kinds=("heads",))
 
 
@@ -191,6 +205,12 @@ def _charm(name: str, edges: Edges) -> DetectorSpec:
     """Return the entry of CHARM-lite or of a control: same data, same network, other edges."""
     build = _builder("charm", "CharmDetector", edges=edges)
     return DetectorSpec(name, "trained", _UNION_GRAPHS, build=build, inputs=_union_graph)
+
+
+def _text(name: str, inputs: Callable[[Batch], tuple[list[str], ...]]) -> DetectorSpec:
+    """Return the entry of a classifier of strings."""
+    build = _builder("text", "TextClassifier")
+    return DetectorSpec(name, "text", _META, build=build, inputs=inputs, control=True)
 
 
 def _images(name: str, kind: Kind, class_name: str) -> DetectorSpec:
@@ -222,12 +242,22 @@ _REGISTRY: dict[str, DetectorSpec] = {
         _charm("charm", "kept"),
         _charm("charm_no_edges", "none"),
         _charm("charm_shuffled_edges", "shuffled"),
+        _text("text_control", _answers),
+        _text("question_control", _questions),
+        DetectorSpec(
+            "similarity_control", "closed_form", _META, score=strings.similarity, control=True
+        ),
         _images("autoencoder", "trained", "ConvAutoencoder"),
         _images("pca", "probe", "PCADetector"),
     )
 }
 
 DETECTOR_NAMES: tuple[str, ...] = tuple(_REGISTRY)
-#: Names of the detectors on images, and of all others.
+#: Names of the detectors on images, of the controls of those on traces, and of all others.
 IMAGE_DETECTORS = tuple(name for name, spec in _REGISTRY.items() if spec.reconstructs)
-TRACE_DETECTORS = tuple(name for name in DETECTOR_NAMES if name not in IMAGE_DETECTORS)
+CONTROLS = tuple(name for name, spec in _REGISTRY.items() if spec.control)
+TRACE_DETECTORS = tuple(
+    name for name in DETECTOR_NAMES if name not in (*IMAGE_DETECTORS, *CONTROLS)
+)
+#: The control that sees the answer.
+TEXT_CONTROL = "text_control"

@@ -31,6 +31,9 @@ class ExtractJob(ExtractOptions, ModelOptions):
     )
     out: Path = option(Path("traces_data"), "Folder for batch_0001.pkl.gz, ...")
     limit: int | None = option(None, "Ask only this number of questions, from the first.")
+    group: str | None = option(
+        None, "Key or column of the questions that names each one's group, which is stored."
+    )
     shards: Path | None = option(
         None,
         "Pack every finished trace file into this folder, with scores if the questions have"
@@ -105,7 +108,7 @@ def extract(job: ExtractJob, *, progress: Progress = no_progress) -> Extracted:
     for folder in (job.out, job.shards):
         if folder is not None:
             nearest_folder(folder)
-    questions = load_questions(job.questions, job.limit)
+    questions = load_questions(job.questions, job.limit, job.group)
     if job.prompt_file is not None:
         read_prefix(job.prompt_file)  # before the model is loaded
     scored = all(question.references for question in questions)

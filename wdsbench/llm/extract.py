@@ -148,7 +148,10 @@ def extract(
 
 def _settings(model: Any, asks: Sequence[Ask], options: ExtractOptions) -> dict[str, Any]:
     """Return the settings that determine the content of the files, as JSON values."""
-    prompts = ((ask.question.question_id, ask.trace_number, ask.prompt) for ask in asks)
+    prompts = (
+        (ask.question.question_id, ask.trace_number, ask.prompt, *_stored_texts(ask.question))
+        for ask in asks
+    )
     return {
         "chat": {"system": options.system} if options.chat else None,
         "questions": digest_of(prompts),
@@ -166,6 +169,12 @@ def _settings(model: Any, asks: Sequence[Ask], options: ExtractOptions) -> dict[
         "tokens": options.tokens,
         "model": model_fingerprint(model),
     }
+
+
+def _stored_texts(question: Question) -> tuple[str | None, ...]:
+    """Return the texts that are stored beside the prompt; empty if there are none."""
+    texts = (question.context, question.group)
+    return texts if any(texts) else ()
 
 
 def _open_folder(

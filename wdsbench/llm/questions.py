@@ -2,8 +2,10 @@
 
 A JSONL line is ``{"question_id": "q1", "question": "...", "references": ["...", "..."]}``, or with
 one ``"reference": "..."``. A CSV has the columns ``question_id,question,reference`` (or
-``references``), with several references separated by ``|``. Other keys and columns are
-ignored. A question without a reference can be asked, but not scored.
+``references``), with several references separated by ``|``. ``context`` is optional: the text that
+the answer should agree with; it is stored, and is not part of the prompt. A key or column of groups
+is read if it is named; others are ignored. A question without a reference can be asked, but not
+scored.
 
 The package ``datasets`` loads public data sets and keeps a copy under ``HF_HOME``:
 
@@ -43,25 +45,44 @@ class Question:
     question_id: str  # unique
     question: str  # text for the model
     references: tuple[str, ...]  # right answers; may be empty
+    context: str | None = None  # text that the answer should agree with
+    group: str | None = None  # name of a group of questions
 
 
-class _Line(BaseModel):
+class _Line(BaseModel, extra="allow"):
     """One question of a file."""
 
     question_id: StrictStr | StrictInt
     question: StrictStr
     references: list[StrictStr] | None = None
     reference: StrictStr | None = None
+    context: StrictStr | None = None
 
-    def record(self) -> Question:
-        """Return the question without empty references."""
+    def record(self, group: str | None) -> Question:
+        """Return the question without empty references; ``group`` names the key of its group."""
         references = self.references or ([] if self.reference is None else [self.reference])
         kept = tuple(text.strip() for text in references if text.strip())
-        return Question(question_id_text(self.question_id), self.question, kept)
+        name = None if group is None else (self.model_extra or {}).get(group)
+        named = isinstance(name, str | int) and not isinstance(name, bool) and name != ""
+        if group is not None and not named:
+            raise ValueError(
+                f"{group!r} is {name!r}; expected the name of the question's group (--group names"
+                " a key or column other than those of every question)."
+            )
+        return Question(
+            question_id_text(self.question_id),
+            self.question,
+            kept,
+            self.context or None,
+            None if name is None else str(name),
+        )
 
 
-def read_questions(path: Path, limit: int | None = None) -> list[Question]:
-    """Return the first ``limit`` questions of a ``.jsonl`` or ``.csv`` file, plain or gzipped.
+def read_questions(
+    path: Path, limit: int | None = None, group: str | None = None
+) -> list[Question]:
+    """Return the first ``limit`` questions of a ``.jsonl`` or ``.csv`` file, plain or gzipped;
+    ``group`` is the key or column of the questions' groups.
 
     Raises:
         QuestionError: The file cannot be read, a line is malformed, an id is not unique, or there
@@ -73,7 +94,7 @@ def read_questions(path: Path, limit: int | None = None) -> list[Question]:
     line_of: dict[str, int] = {}
     for number, line in _lines(path):
         try:
-            question = line.record()
+            question = line.record(group)
         except ValueError as error:
             raise QuestionError(str(error), file=str(path), line=number) from error
         first = line_of.setdefault(question.question_id, number)
@@ -163,13 +184,8 @@ def _csv_lines(text: TextIO, file: str) -> Iterator[tuple[int, _Line]]:
                     file=file,
                     line=rows.line_num,
                 )
-            references = row[column].split("|")
-            yield (
-                rows.line_num,
-                _Line(
-                    question_id=row["question_id"], question=row["question"], references=references
-                ),
-            )
+            references = row.pop(column).split("|")
+            yield rows.line_num, _Line.model_validate({**row, "references": references})
     except csv.Error as error:
         line = rows.reader.line_num
         raise QuestionError(f"not a CSV line: {error}.", file=file, line=line) from error
@@ -194,11 +210,15 @@ class _Named:
     question_of: Callable[[int, Mapping[str, Any]], Question]
 
 
-def load_questions(source: str | Path, limit: int | None = None) -> list[Question]:
-    """Return the first ``limit`` questions of a file or of a public data set."""
+def load_questions(
+    source: str | Path, limit: int | None = None, group: str | None = None
+) -> list[Question]:
+    """Return the first ``limit`` questions of a file, or of a public data set (without groups)."""
     name = str(source)
     if name not in _NAMED:
-        return read_questions(Path(source), limit)
+        return read_questions(Path(source), limit, group)
+    if group is not None:
+        raise ValueError(f"--group {group}: {name} has no groups; give the questions as a file.")
     _require_limit(limit)
     named = _NAMED[name]
     rows = _rows(name, named)

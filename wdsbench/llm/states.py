@@ -101,6 +101,9 @@ class StateReader:
                     "prompt_length": len(item.prompt),
                     "token_logprobs": own,
                 }
+                for name in ("question", "context", "group"):
+                    if getattr(item.question, name) is not None:
+                        raw[name] = getattr(item.question, name)
                 raw.update(maps.raw(row))
             except RefusedTraceError as refused:
                 yield refused

@@ -34,7 +34,7 @@ from wdsbench.pack.samples import SampleBuilder
 from wdsbench.shards.format.names import split_of_question
 from wdsbench.shards.write.shard import JOURNAL_NAME
 from wdsbench.shards.write.writer import DatasetWriter
-from wdsbench.traces.scores import read_scores
+from wdsbench.traces.scores import ScoreTable, read_scores
 
 
 class IncrementalPacker:
@@ -134,7 +134,7 @@ class IncrementalPacker:
             raise PackError(
                 f"{path} does not exist, and {self.folder} does not hold all its traces; restore it"
             )
-        table = None if scores is None else read_scores(scores, self._options.score_column)[0]
+        table = None if scores is None else self._read(scores)[0]
         preparer = Preparer(self._options, table)
         self._failed = True
         self._added += 1
@@ -183,8 +183,11 @@ class IncrementalPacker:
                 " added; add all files of the run that is resumed, in the same order"
             )
         self._require_same_source(scores)
-        column = None if scores is None else read_scores(scores, self._options.score_column)[1]
+        column = None if scores is None else self._read(scores)[1]
         return self._run.finish(labels_entry(scores, column, self._options.threshold), scores)
+
+    def _read(self, scores: Path) -> tuple[ScoreTable, str]:
+        return read_scores(scores, self._options.score_column, self._options.group)
 
     def _require_usable(self) -> None:
         if self._failed:

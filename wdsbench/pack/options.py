@@ -18,6 +18,9 @@ class PackOptions:
     score_column: str | None = option(
         None, "Column of the score [bleurt_score, or the only one apart from trace and abstained]."
     )
+    group: str | None = option(
+        None, "Column of the score file that names each question's group, which is stored."
+    )
     threshold: float = option(0.5, "A trace with a score below it is hallucinated (label 1).")
     missing_score: str | None = option(
         None,

@@ -71,7 +71,11 @@ def pack(
             " without resume"
         )
     files = expand_patterns(patterns)
-    table, column = (None, None) if scores is None else read_scores(scores, options.score_column)
+    if options.group is not None and scores is None:
+        raise ValueError(f"group {options.group!r} is a column of the score file; pass --scores")
+    table, column = (
+        (None, None) if scores is None else read_scores(scores, options.score_column, options.group)
+    )
     labels = labels_entry(scores, column, options.threshold)
     file_splits = splits_of_files([path.name for path in files])
     by_file = options.split_by == "file"

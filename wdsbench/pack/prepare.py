@@ -98,6 +98,8 @@ class Preparer:
         labeller = Labeller(self.scores, self.options)
         wait = labeller.needs_number(trace)
         score, label = (None, None) if wait else labeller.label(trace, trace.trace_number)
+        if self.scores is not None and trace.question_id in self.scores.groups:
+            trace = replace(trace, group=self.scores.groups[trace.question_id])
         hidden = trace.hidden
         layers, state_tokens, features = hidden.shape
         prepared = Prepared(

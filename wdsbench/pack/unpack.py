@@ -125,6 +125,7 @@ def _raw(sample: StoredSample, *, layered: bool) -> dict[str, Any]:
             "trace_number": meta["trace"],
             "packed_from": meta["provenance"],
         }
+        raw |= {name: meta[name] for name in ("question", "context", "group") if name in meta}
         if meta["token_texts"]:
             raw["tokens_decoded"] = meta["token_texts"]
         if meta.get("layers") is not None:

@@ -37,6 +37,7 @@ REMARK_LOGPROBS_CUT: Final = "kept the token_logprobs of the answer only"
 REMARK_LOGPROBS_DROPPED: Final = "dropped token_logprobs, since prompt_length is unknown"
 REMARK_NO_TEXTS: Final = "no tokens_decoded"
 REMARK_NO_ANSWER: Final = "no generated_answer_clean"
+REMARK_NO_TEXT: Final = "left out {}, which is not text"
 
 _REQUIRED: Final = ("hidden_states", "tokens", "question_id")
 # Log-softmax in low precision ends a little above 0.
@@ -118,6 +119,9 @@ class _Checker:
             token_logprobs=self.token_logprobs(token_count, prompt_length),
             trace_number=self.integer("trace_number", 0, _TRACE_NUMBER_MAX),
             label=self.label(),
+            question=self.text("question"),
+            context=self.text("context"),
+            group=self.text("group"),
             reduced=reduced,
             layers=self.model_layers(len(hidden)),
             file=self.file,
@@ -249,6 +253,14 @@ class _Checker:
         if not isinstance(value, str):
             raise ValueError(f"generated_answer_clean is a {type(value).__name__}; expected text.")
         return storable(value)
+
+    def text(self, name: str) -> str | None:
+        """Return an optional text; other writers' keys of the same name may be anything."""
+        value = scalar(self.raw.get(name))
+        if value is None or isinstance(value, str):
+            return None if value is None else storable(value)
+        self.remark(REMARK_NO_TEXT.format(name))
+        return None
 
     def token_logprobs(
         self, token_count: int, prompt_length: int | None

@@ -37,6 +37,9 @@ KEYS: Final = frozenset(
         "token_logprobs",
         "trace_number",
         "label",
+        "question",
+        "context",
+        "group",
         "layers",
         "states_of",
         "packed_from",
@@ -44,7 +47,15 @@ KEYS: Final = frozenset(
 )
 #: Values that are plain text, not JSON, in files that hold only text.
 TEXTS: Final = frozenset(
-    ("question_id", "generated_answer_clean", "states_of", f"{REDUCED}.edge_rule")
+    (
+        "question_id",
+        "generated_answer_clean",
+        "question",
+        "context",
+        "group",
+        "states_of",
+        f"{REDUCED}.edge_rule",
+    )
 )
 
 _NUMBERED: Final = re.compile(r"([0-9]{1,18})\.(.+)", re.DOTALL)

@@ -12,7 +12,7 @@ import io
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,10 +36,12 @@ _TRACE_NUMBER = re.compile(r"([0-9]{1,10})(?:\.0+)?")
 class ScoreTable:
     """Scores, or None if the cell is empty, by (question id, trace number), and the numbers that
     have a row, ascending, by question id. Number None applies to all other traces of the question.
+    ``groups`` are the questions' groups, if their column was named.
     """
 
     scores: Mapping[tuple[str, int | None], float | None]
     numbers: Mapping[str, tuple[int, ...]]
+    groups: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, question_id: str, number: int | None) -> float | None:
         """Return the score of a trace (number None: of the whole question), or None."""
@@ -47,21 +49,25 @@ class ScoreTable:
         return self.scores[own] if own in self.scores else self.scores.get((question_id, None))
 
 
-def read_scores(path: Path, column: str | None = None) -> tuple[ScoreTable, str]:
+def read_scores(
+    path: Path, column: str | None = None, group: str | None = None
+) -> tuple[ScoreTable, str]:
     """Return the scores of a CSV file with a header line, and the name of their column.
 
-    ``column`` None means the only column of scores other than ``abstained``, or ``bleurt_score``.
+    ``column`` None means the only column of scores other than ``abstained``, or ``bleurt_score``;
+    ``group`` is the column of the questions' groups.
 
     Raises:
         ScoreError: The file cannot be read, has no such column, or a line has a value that is not a
             finite number, an invalid trace number, or another score for the same trace.
     """
     scores: dict[tuple[str, int | None], float | None] = {}
+    groups: dict[str, str] = {}
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
             names = [name for name in reader.fieldnames or () if name]
-            column = _choose_column(path, names, column)
+            column = _choose_column(path, names, column, group)
             needed = [name for name in (ID_COLUMN, TRACE_COLUMN) if name in names] + [column]
             for record in reader:
                 question_id, text = record.get(ID_COLUMN), record.get(column)
@@ -73,6 +79,8 @@ def read_scores(path: Path, column: str | None = None) -> tuple[ScoreTable, str]
                     raise ScoreError(
                         f"{place}: more cells than the header; quote texts with commas"
                     )
+                if group is not None:
+                    _add_group(groups, question_id, record.get(group) or "", place)
                 key = (question_id, _trace_number(trace, place))
                 score = _number(text, place, column) if text.strip() else None
                 before = scores.setdefault(key, score)
@@ -91,7 +99,8 @@ def read_scores(path: Path, column: str | None = None) -> tuple[ScoreTable, str]
     for question_id, number in scores:
         if number is not None:
             numbers.setdefault(question_id, []).append(number)
-    return ScoreTable(scores, {name: tuple(sorted(of)) for name, of in numbers.items()}), column
+    ordered = {name: tuple(sorted(of)) for name, of in numbers.items()}
+    return ScoreTable(scores, ordered, groups), column
 
 
 def scores_csv(
@@ -113,13 +122,24 @@ def label_of(score: float, threshold: float) -> float:
     return 1.0 if score < threshold else 0.0
 
 
-def _choose_column(path: Path, columns: list[str], column: str | None) -> str:
+def _add_group(groups: dict[str, str], question_id: str, group: str, place: str) -> None:
+    before = groups.setdefault(question_id, group)
+    if not group or before != group:
+        found = f"groups {before!r} and {group!r}; a question has one" if group else "no group"
+        raise ScoreError(f"{place}: question {question_id!r} has {found}")
+
+
+def _choose_column(
+    path: Path, columns: list[str], column: str | None, group: str | None = None
+) -> str:
     if ID_COLUMN not in columns:
         raise ScoreError(f"{path}: no column {ID_COLUMN!r} among {columns}")
     twice = {name for name in columns if columns.count(name) > 1}
     if twice:
         raise ScoreError(f"{path}: column {sorted(twice)[0]!r} appears twice")
-    others = [name for name in columns if name not in (ID_COLUMN, TRACE_COLUMN)]
+    others = [name for name in columns if name not in (ID_COLUMN, TRACE_COLUMN, group)]
+    if group is not None and group not in columns:
+        raise ScoreError(f"{path}: no column {group!r} among {columns}; choose one with --group")
     if column is None:
         measures = [name for name in others if name != ABSTAINED_COLUMN]
         column = measures[0] if len(measures) == 1 else DEFAULT_SCORE_COLUMN

@@ -88,6 +88,12 @@ class _Settings:
     layers: tuple[int, ...] | None = option(
         None, "Layers (of images: channels) to read, as 0,5,11; all by default."
     )
+    group_by_id: str | None = option(
+        None,
+        "Report AUROC by group: the text before this in the question id (such as /) [groups that"
+        " the data set has].",
+        metavar="TEXT",
+    )
     percentile: float = option(
         95.0, "Percentile of validation errors that is the threshold of detectors on images."
     )
@@ -112,6 +118,7 @@ class _Settings:
         _check("dropout", self.dropout, 0 <= self.dropout < 1, "in [0, 1)")
         _check("confidence", self.confidence, 0 < self.confidence < 1, "in (0, 1)")
         _check("percentile", self.percentile, 0 <= self.percentile <= 100, "in 0 .. 100")
+        _check("group_by_id", self.group_by_id, self.group_by_id != "", "at least one character")
         _check("layers", self.layers, self.layers is None or len(self.layers) > 0, "not empty")
 
 
@@ -179,7 +186,8 @@ class TrainOptions(_Settings):
     detectors: tuple[str, ...] | None = option(
         None,
         f"Detectors, as a comma list or repeated: {', '.join(DETECTOR_NAMES)}; or all (those"
-        f" that fit the data). By default {TRACE_DEFAULT}, for images {IMAGE_DEFAULT}.",
+        " that fit the data); controls of traces are always added. By default"
+        f" {TRACE_DEFAULT}, for images {IMAGE_DEFAULT}.",
         flag="--detector",
         comma=True,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -21,12 +21,14 @@ from wdsbench.train.source import Source
 class Examples:
     """The samples of a split; scores are matched by key, never by order.
 
-    ``labels``: float64 ``[n]``: 1 hallucinated, 0 right, NaN unknown.
+    ``labels``: float64 ``[n]``: 1 hallucinated, 0 right, NaN unknown. ``groups``: each sample's
+    group, "" if it has none; None without groups.
     """
 
     keys: list[str]
     question_ids: list[str]
     labels: NDArray[np.float64]
+    groups: list[str] | None = None
 
     @property
     def known(self) -> NDArray[np.bool_]:
@@ -114,6 +116,40 @@ def read_splits(
     require_separate_questions(examples)
     (_require_normal if index.tensor.name == "image" else _require_both_classes)(examples)
     return examples, index
+
+
+def with_groups(
+    examples: Examples, source: Source, ranks: Ranks, meta: Mapping[str, object]
+) -> Examples:
+    """Return the samples of the test split with their groups: those of their ids if the settings
+    ask for it, else those that are stored, if ``meta``, of the first sample, has one.
+
+    Raises:
+        DetectorError: A question id lacks the separator.
+    """
+    separator = source.config.group_by_id
+    if separator is not None:
+        for question_id in examples.question_ids:
+            if separator not in question_id:
+                raise DetectorError(
+                    f"question id {question_id!r} does not contain {separator!r}; --group-by-id"
+                    " takes the text before it as the group"
+                )
+        groups = [question_id.partition(separator)[0] for question_id in examples.question_ids]
+        return replace(examples, groups=groups)
+    if "group" not in meta:
+        return examples
+
+    def read() -> dict[str, str]:
+        with source.batches("test", LoaderNeeds(("meta",), tokens="last")) as batches:
+            return {
+                key: str(one.get("group") or "")
+                for batch in batches
+                for key, one in zip(batch.keys, batch.meta or (), strict=True)
+            }
+
+    found = {key: name for share in ranks.together(read) for key, name in share.items()}
+    return replace(examples, groups=[found[key] for key in examples.keys])
 
 
 def require_separate_questions(examples: Mapping[str, Examples]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -193,7 +194,7 @@ class FittedDetector:
         with torch.inference_mode():
             return self.module.error_map(image)
 
-    def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
+    def inputs(self, batch: Batch) -> tuple[Any, ...]:
         """Return the module's arguments of a batch."""
         assert self.spec.inputs is not None
         if not self.spec.chooses_token:
@@ -222,7 +223,7 @@ class FittedDetector:
     def _compared(self, stored: StoredTraces) -> list[tuple[str, object, object]]:
         """Return (name, value of the data set, value of the detector) for all its inputs."""
         needs, mine = self.spec.needs, self.traces
-        if self.shape is None:
+        if self.shape is None or self.spec.kind == "text":
             return []
         compared: list[tuple[str, object, object]] = []
         if self.spec.reconstructs:

@@ -41,6 +41,7 @@ from wdsbench.train.source import Source, labels_digest, require_members
 from wdsbench.train.state import StateSaver, saved_setting
 from wdsbench.train.step import balanced_weight
 from wdsbench.train.stop import StopRequest
+from wdsbench.train.text import fit_text
 
 CHECKPOINTS_NAME = "checkpoints"
 STATES_NAME = "state"
@@ -192,16 +193,17 @@ def fit_detector(
         return FittedDetector(spec, layers=context.source.config.layers), None
     if spec.reconstructs and spec.kind == "probe":
         return _fit_components(spec, context), None
-    if spec.kind == "probe":
+    if spec.kind in ("probe", "text"):
         return _fit_probe(spec, context), None
     return _fit_trained(spec, context)
 
 
 def _fit_probe(spec: DetectorSpec, context: FitContext) -> FittedDetector:
     source = context.source
+    fit_on_ranks = fit_text if spec.kind == "text" else fit_probe
     with seeded(source.config.seed, spec.name):
         fitted = context.ranks.guarded(
-            lambda gather: fit_probe(
+            lambda gather: fit_on_ranks(
                 spec, source.batches, source.config, gather=gather, progress=context.progress
             )
         )

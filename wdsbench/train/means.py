@@ -22,7 +22,8 @@ from wdsbench.errors import DetectorError
 from wdsbench.files import write_json, write_whole
 from wdsbench.train.bootstrap import compare
 from wdsbench.train.config import TrainConfig
-from wdsbench.train.measure import BASELINE, difference
+from wdsbench.train.controls import combined_name, control_figures, difference
+from wdsbench.train.measure import BASELINE
 from wdsbench.train.metrics import both_classes
 from wdsbench.train.output import REPORT_NAME, ROC_NAME, SCORES_NAME
 from wdsbench.train.plots import RocCurve, plot_roc
@@ -31,6 +32,7 @@ from wdsbench.train.results import (
     RESULTS_NAME,
     DetectorResult,
     ErrorFigures,
+    GroupFigures,
     Results,
     SeedSpread,
     Spread,
@@ -70,7 +72,12 @@ def write_means(runs: dict[int, Results], folder: Path, config: TrainConfig) -> 
     first = next(iter(runs.values()))
     asked = list(dict.fromkeys(name for run in runs.values() for name in _names(run)))
     whole = [name for name in asked if all(name in run.detectors for run in runs.values())]
-    labels, scores = _joined_scores(runs, folder, whole)
+    combined = [
+        combined_name(name)
+        for name in whole
+        if all(run.detectors[name].adds_to_text is not None for run in runs.values())
+    ]
+    labels, scores = _joined_scores(runs, folder, whole, combined)
     comparison = None
     if both_classes(labels):  # of traces always
         comparison = compare(
@@ -81,7 +88,8 @@ def write_means(runs: dict[int, Results], folder: Path, config: TrainConfig) -> 
             confidence=config.confidence,
         )
     means = {name: _mean([run.detectors[name] for run in runs.values()]) for name in whole}
-    best = best_detector({name: result.val_auroc for name, result in means.items()})
+    val_auroc = {name: result.val_auroc for name, result in means.items()}
+    best = best_detector(val_auroc)
     results = Results(
         detectors={
             name: dataclasses.replace(
@@ -90,6 +98,7 @@ def write_means(runs: dict[int, Results], folder: Path, config: TrainConfig) -> 
                 auprc_interval=None if comparison is None else comparison.auprc[name].bounds,
                 difference_to_logprob_mean=difference(comparison, name, BASELINE),
                 difference_to_best=difference(comparison, name, best),
+                **control_figures(comparison, name, val_auroc),
             )
             for name, result in means.items()
         },
@@ -153,6 +162,7 @@ def _mean(found: list[DetectorResult]) -> DetectorResult:
         **means,
         sign=first.sign if all(result.sign == first.sign for result in found) else None,
         chosen=_chosen(found),
+        groups=_mean_groups([result.groups for result in found if result.groups is not None]),
         errors=_mean_errors([result.errors for result in found if result.errors is not None]),
         seeds=SeedSpread(len(found), varying),
     )
@@ -173,6 +183,14 @@ def _mean_errors(found: list[ErrorFigures]) -> ErrorFigures | None:
     )
 
 
+def _mean_groups(found: list[GroupFigures]) -> GroupFigures | None:
+    """Return the means of all figures, of the same groups; None if there are none."""
+    if not found:
+        return None
+    areas = {name: statistics.fmean(one.auroc[name] for one in found) for name in found[0].auroc}
+    return GroupFigures(statistics.fmean(areas.values()), areas, found[0].one_class)
+
+
 def _spread(values: list[float]) -> Spread:
     low, high = float(min(values)), float(max(values))
     if low == high:
@@ -191,12 +209,15 @@ def _chosen(found: list[DetectorResult]) -> dict[str, int | str]:
 
 
 def _joined_scores(
-    runs: dict[int, Results], folder: Path, names: list[str]
+    runs: dict[int, Results], folder: Path, names: list[str], combined: list[str]
 ) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
-    """Return the known labels ``[n]`` and the scores ``[seeds, n]`` of each detector."""
+    """Return the known labels ``[n]`` and the scores ``[seeds, n]`` of each detector, and of those
+    ``combined`` with the text control.
+    """
     if not names:
         return np.empty(0), {}
-    tables = [_read_scores(seed_folder(folder, seed) / SCORES_NAME, names) for seed in runs]
+    columns = [*names, *combined]
+    tables = [_read_scores(seed_folder(folder, seed) / SCORES_NAME, columns) for seed in runs]
     labels, _ = tables[0]
     for seed, (others, _) in zip(runs, tables, strict=True):
         if others != labels:
@@ -213,7 +234,7 @@ def _joined_scores(
         )
     joined = {
         name: np.array([[scores[name][key] for key in known] for _, scores in tables])
-        for name in names
+        for name in columns
     }
     return np.array([labels[key] for key in known], dtype=np.float64), joined
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from wdsbench.detect.registry import TEXT_CONTROL
 from wdsbench.train import metrics
 from wdsbench.train.bootstrap import Comparison, compare
 from wdsbench.train.config import TrainConfig
+from wdsbench.train.controls import combined_name, combined_scores, control_figures, difference
 from wdsbench.train.examples import Examples
 from wdsbench.train.fitted import FittedDetector
 from wdsbench.train.log import FitResult
@@ -19,8 +21,8 @@ from wdsbench.train.reconstruction import ValidationErrors
 from wdsbench.train.results import (
     PERCENTILES,
     DetectorResult,
-    Difference,
     ErrorFigures,
+    GroupFigures,
     best_detector,
 )
 
@@ -37,6 +39,8 @@ class Outcome:
         test_scores: float64 ``[n]`` of all test samples.
         fit: Records of the training; None if nothing was trained.
         errors: Validation errors of a detector that reconstructs.
+        combined: float64 ``[n]``: test scores of the text control and this detector combined; None
+            without the text control, and for itself.
     """
 
     fitted: FittedDetector
@@ -44,6 +48,32 @@ class Outcome:
     test_scores: NDArray[np.float64]
     fit: FitResult | None
     errors: ValidationErrors | None = None
+    combined: NDArray[np.float64] | None = None
+
+
+def with_text(outcomes: dict[str, Outcome], examples: dict[str, Examples]) -> dict[str, Outcome]:
+    """Return the outcomes with their ``combined`` scores, if the text control was run."""
+    text, known = outcomes.get(TEXT_CONTROL), examples["val"].known
+    if text is None:
+        return outcomes
+    val_text, test_text = _additive(text)
+    found = {}
+    for name, outcome in outcomes.items():
+        combined = None
+        if outcome is not text:
+            val, test = _additive(outcome)
+            labels = examples["val"].known_labels
+            combined = combined_scores(labels, (val_text[known], val[known]), (test_text, test))
+        found[name] = replace(outcome, combined=combined)
+    return found
+
+
+def _additive(outcome: Outcome) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the scores of validation and test, logits in place of probabilities."""
+    scores = outcome.val_scores, outcome.test_scores
+    if not outcome.fitted.calibrated:
+        return scores
+    return metrics.logits_of(scores[0]), metrics.logits_of(scores[1])
 
 
 def measure(
@@ -58,7 +88,14 @@ def measure(
     if metrics.both_classes(test.known_labels):
         comparison = compare(
             test.known_labels,
-            {name: outcome.test_scores[test.known] for name, outcome in outcomes.items()},
+            {
+                **{name: outcome.test_scores[test.known] for name, outcome in outcomes.items()},
+                **{
+                    combined_name(name): outcome.combined[test.known]
+                    for name, outcome in outcomes.items()
+                    if outcome.combined is not None
+                },
+            },
             seed=config.seed,
             resamples=config.resamples,
             confidence=config.confidence,
@@ -87,8 +124,10 @@ def measure(
             sign=fitted.sign,
             chosen=fitted.chosen,
             errors=_error_figures(outcome),
+            groups=_group_figures(outcome, test),
             difference_to_logprob_mean=difference(comparison, name, BASELINE),
             difference_to_best=difference(comparison, name, best),
+            **control_figures(comparison, name, val_auroc),
             **_calibration(outcome, examples),
         )
     return results
@@ -123,6 +162,21 @@ def _error_figures(outcome: Outcome) -> ErrorFigures | None:
         above_threshold=float(np.mean(scores >= least)),
         exact=outcome.errors.percentiles.exact,
     )
+
+
+def _group_figures(outcome: Outcome, test: Examples) -> GroupFigures | None:
+    """Return the AUROC of every group with both classes; None if there is none."""
+    if test.groups is None:
+        return None
+    names = np.array(test.groups)
+    areas, one_class = {}, 0
+    for name in sorted(set(test.groups) - {""}):
+        own = test.known & (names == name)
+        if metrics.both_classes(test.labels[own]):
+            areas[name] = metrics.auroc(test.labels[own], outcome.test_scores[own])
+        else:
+            one_class += 1
+    return GroupFigures(float(np.mean(list(areas.values()))), areas, one_class) if areas else None
 
 
 def _calibration(outcome: Outcome, examples: dict[str, Examples]) -> dict[str, Any]:
@@ -170,13 +224,3 @@ def reliability_curves(
             )
         )
     return curves
-
-
-def difference(comparison: Comparison | None, name: str, other: str | None) -> Difference | None:
-    """Return the AUROC of ``name`` minus that of ``other``; None if they are the same, or ``other``
-    was not run.
-    """
-    if comparison is None or other is None or other == name or other not in comparison.auroc:
-        return None
-    found = comparison.difference(name, other)
-    return Difference(other, found.value, found.bounds)

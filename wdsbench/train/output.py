@@ -24,6 +24,7 @@ from wdsbench.errors import DetectorError
 from wdsbench.files import remove_if_empty, write_json, write_whole
 from wdsbench.train.checkpoint import remove_detector
 from wdsbench.train.config import FREE_ON_RESUME, TrainOptions
+from wdsbench.train.controls import combined_name
 from wdsbench.train.examples import Examples
 from wdsbench.train.fitting import CHECKPOINTS_NAME, STATES_NAME
 from wdsbench.train.log import METRICS_NAME, TENSORBOARD_NAME
@@ -152,12 +153,18 @@ def write_run(
 
 
 def _scores_csv(outcomes: dict[str, Outcome], test: Examples) -> str:
-    """Return test scores per sample as CSV; unknown labels are empty."""
+    """Return test scores per sample as CSV, last those of the text control and each detector
+    combined; unknown labels are empty.
+    """
+    columns = {name: outcome.test_scores for name, outcome in outcomes.items()}
+    for name, outcome in outcomes.items():
+        if outcome.combined is not None:
+            columns[combined_name(name)] = outcome.combined
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["question_id", "key", "label", *outcomes])
+    writer.writerow(["question_id", "key", "label", *columns])
     for place, (question_id, key) in enumerate(zip(test.question_ids, test.keys, strict=True)):
         label = test.labels[place]
-        scores = [f"{outcome.test_scores[place]:.17g}" for outcome in outcomes.values()]
+        scores = [f"{values[place]:.17g}" for values in columns.values()]
         writer.writerow([question_id, key, "" if np.isnan(label) else int(label), *scores])
     return text.getvalue()

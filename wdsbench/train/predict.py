@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from wdsbench.detect.registry import LoaderNeeds
+from wdsbench.detect.registry import CONTROLS, LoaderNeeds
 from wdsbench.errors import DetectorError
 from wdsbench.files import write_whole
 from wdsbench.loader.loader import TraceLoader
@@ -132,13 +132,15 @@ def predict(
 
 
 def find_checkpoint(path: str | Path) -> Path:
-    """Return ``path``, or the only detector of the run in it; raise DetectorError if there are
-    several (`load_detector` raises if there is none).
+    """Return ``path``, or the only detector of the run in it apart from controls; raise
+    DetectorError if there are several (`load_detector` raises if there is none).
     """
     given = Path(path)
     if not given.is_dir() or (given / CARD_NAME).exists():
         return given
     cards = sorted([*given.glob(f"checkpoints/*/{CARD_NAME}"), *given.glob(f"*/{CARD_NAME}")])
+    # A run of one detector has checkpoints of its controls, too.
+    cards = [card for card in cards if card.parent.name not in CONTROLS] or cards
     if len(cards) > 1:
         names = ", ".join(str(card.parent.relative_to(given)) for card in cards)
         raise DetectorError(f"{given} holds {len(cards)} detectors: {names}; name one of them")

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Literal
 
 from wdsbench.train.metrics import HIGHEST, LOWEST
 from wdsbench.train.quantiles import BOUND
-from wdsbench.train.results import PERCENTILES, DetectorResult, Difference, Results
+from wdsbench.train.results import PERCENTILES, DetectorResult, Results
+from wdsbench.train.sentences import (
+    about_controls,
+    listed,
+    number,
+    signed,
+    verdict,
+    with_interval,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,25 +39,33 @@ def _percentile(percent: int, _: str, result: DetectorResult) -> str:
 
 
 _NAME: _Columns = {"detector": lambda name, _: name}
-_AREA: _Columns = {"AUROC": lambda _, r: _with_interval(r.auroc, r.auroc_interval)}
+_AREA: _Columns = {"AUROC": lambda _, r: with_interval(r.auroc, r.auroc_interval)}
 _SEEDS: _Columns = {"over seeds": lambda _, r: _over_seeds(r)}
 _SEEDS_BRIEF: _Columns = {"over seeds": lambda _, r: _over_seeds(r).partition(" ")[0]}
-_PRECISION: _Columns = {"AUPRC": lambda _, r: _with_interval(r.auprc, r.auprc_interval)}
+_PRECISION: _Columns = {"AUPRC": lambda _, r: with_interval(r.auprc, r.auprc_interval)}
 _COUNTS: _Columns = {"n_pos/n_neg": lambda _, r: f"{r.n_pos}/{r.n_neg}"}
 _DECISIONS: _Columns = {
-    "F1": lambda _, r: _number(r.f1),
-    "accuracy": lambda _, r: _number(r.accuracy),
-    "FPR@95": lambda _, r: _number(r.fpr95),
+    "F1": lambda _, r: number(r.f1),
+    "accuracy": lambda _, r: number(r.accuracy),
+    "FPR@95": lambda _, r: number(r.fpr95),
 }
 _CALIBRATION: _Columns = {
-    "ECE": lambda _, r: _number(r.ece),
-    "ECE / T": lambda _, r: _number(r.ece_scaled),
-    "Brier": lambda _, r: _number(r.brier),
-    "Brier / T": lambda _, r: _number(r.brier_scaled),
+    "ECE": lambda _, r: number(r.ece),
+    "ECE / T": lambda _, r: number(r.ece_scaled),
+    "Brier": lambda _, r: number(r.brier),
+    "Brier / T": lambda _, r: number(r.brier_scaled),
 }
 _DIFFERENCES: _Columns = {
-    "vs best": lambda _, r: _difference(r.difference_to_best),
-    "vs logprob_mean": lambda _, r: _difference(r.difference_to_logprob_mean),
+    "vs best": lambda _, r: signed(r.difference_to_best),
+    "vs logprob_mean": lambda _, r: signed(r.difference_to_logprob_mean),
+}
+_ADDED: _Columns = {
+    "vs control": lambda _, r: signed(r.difference_to_control),
+    "adds to text": lambda _, r: signed(r.adds_to_text),
+}
+_VERDICT: _Columns = {"verdict": lambda _, r: r.verdict or "-"}
+_GROUPS: _Columns = {
+    "mean of groups": lambda _, r: number(None if r.groups is None else r.groups.mean),
 }
 _ERRORS: _Columns = {
     "error": lambda _, r: _error(r),
@@ -69,7 +85,7 @@ _COST: _Columns = {
     "seconds per epoch": lambda _, r: _seconds(r.seconds_per_epoch),
 }
 _CHOICES: _Columns = {
-    "AUROC on validation": lambda _, r: _number(r.val_auroc),
+    "AUROC on validation": lambda _, r: number(r.val_auroc),
     "threshold": lambda _, r: f"{r.threshold:.4g}",
     "sign": lambda _, r: "-" if r.sign is None else f"{r.sign:+d}",
     "T": lambda _, r: "-" if r.temperature is None else f"{r.temperature:.3f}",
@@ -98,7 +114,6 @@ def results_table(results: Results, columns: _Columns) -> Table:
 
 def print_results(results: Results, console: Console) -> None:
     """Print figures (several tables on a narrow console), conclusions and missing detectors."""
-    from rich.measure import Measurement
     from rich.text import Text
 
     seeds = _SEEDS_BRIEF if _trainings(results) else {}
@@ -113,17 +128,31 @@ def print_results(results: Results, console: Console) -> None:
         narrow = [_NAME | columns for columns in _image_columns(results, seeds)]
         wide = {heading: cell for columns in narrow for heading, cell in columns.items()}
     console.print("Detectors on the test split", style="bold")
+    _print_tables(results, console, wide, narrow)
+    if controls := _control_columns(results):
+        console.print("Controls", style="bold")
+        rest = {heading: controls[heading] for heading in controls if heading not in _ADDED}
+        _print_tables(results, console, _NAME | controls, [_NAME | _ADDED, _NAME | rest])
+    sentences = (*verdict(results), *about_controls(results), *_about_groups(results))
+    for line in (*sentences, *_about_seeds(results), *_about_figures(results)):
+        console.print(Text(line))
+    for name, reason in results.not_available.items():
+        console.print(Text(f"{name}: {reason}"))
+
+
+def _print_tables(
+    results: Results, console: Console, wide: _Columns, narrow: list[_Columns]
+) -> None:
+    """Print the columns ``wide`` as one table if there is room, else as several."""
+    from rich.measure import Measurement
+
     table = results_table(results, wide)
     unbounded = console.options.update(max_width=_UNBOUNDED)
     if Measurement.get(console, unbounded, table).maximum <= console.width:
         console.print(table)
-    else:
-        for columns in narrow:
-            console.print(results_table(results, columns))
-    for line in (*verdict(results), *_about_seeds(results), *_about_figures(results)):
-        console.print(Text(line))
-    for name, reason in results.not_available.items():
-        console.print(Text(f"{name}: {reason}"))
+        return
+    for columns in narrow:
+        console.print(results_table(results, columns))
 
 
 def markdown(results: Results) -> str:
@@ -139,6 +168,11 @@ def markdown(results: Results) -> str:
             lines += ["## Comparison with the best on validation", ""]
             lines += _markdown_table(results, {**_NAME, **_DIFFERENCES})
             lines += _paragraphs(verdict(results))
+        if controls := _control_columns(results):
+            lines += ["## Controls", ""]
+            lines += _markdown_table(results, _NAME | controls)
+        lines += [*_paragraphs(about_controls(results)), *_paragraphs(_about_groups(results))]
+        lines += _group_table(results)
         if results.images:
             lines += ["## Percentiles of test errors", ""]
             lines += _markdown_table(results, _NAME | _PERCENTILES)
@@ -168,48 +202,33 @@ def markdown(results: Results) -> str:
     return "\n".join(lines)
 
 
+def _control_columns(results: Results) -> _Columns:
+    """Return the columns of controls and groups; empty if there are neither."""
+    found = results.detectors.values()
+    compared = any(r.adds_to_text or r.difference_to_control for r in found)
+    groups = _GROUPS if any(r.groups for r in found) else {}
+    return (_ADDED | _VERDICT if compared else {}) | groups
+
+
+def _group_table(results: Results) -> list[str]:
+    """Return the AUROC of each group, a line per group, as Markdown."""
+    found = {name: r.groups.auroc for name, r in results.detectors.items() if r.groups}
+    groups = list(next(iter(found.values()), ()))
+    if not groups:
+        return []
+    lines = [_row(["group", *found]), f"|---|{'---:|' * len(found)}"]
+    lines += [
+        _row([group, *(number(areas[group]) for areas in found.values())]) for group in groups
+    ]
+    return [*lines, ""]
+
+
 def _image_columns(results: Results, seeds: _Columns) -> list[_Columns]:
     """Return the columns of detectors on images: of errors, and of labels if there are any."""
     if all(result.auroc is None for result in results.detectors.values()):
         return [_ERRORS]
     vs_best = {"vs best": _DIFFERENCES["vs best"]}
     return [_ERRORS, _AREA | seeds | _PRECISION | vs_best, _DECISIONS | _COUNTS]
-
-
-def verdict(results: Results) -> list[str]:
-    """Return sentences on which detectors differ from the best one on validation; empty if there is
-    no comparison.
-    """
-    best = results.best
-    differences = {
-        name: result.difference_to_best
-        for name, result in results.detectors.items()
-        if result.difference_to_best is not None
-    }
-    if best is None or not differences:
-        return []
-    groups: dict[str, list[str]] = {"same": [], "worse": [], "better": []}
-    for name, difference in differences.items():
-        low, high = difference.interval
-        groups["worse" if high < 0 else "better" if low > 0 else "same"].append(name)
-    confidence = f"{100 * results.confidence:g} %"
-    figures = results.detectors[best]
-    lines = [
-        f"Best on validation: {best} (AUROC {_number(figures.val_auroc)} there, "
-        f"{_number(figures.auroc)} on test).",
-        f"Not significantly different from {best} at {confidence} confidence (the interval of the "
-        f"difference contains 0): {_list(groups['same'])}.",
-        f"Worse than {best}: {_list(groups['worse'])}.",
-    ]
-    if groups["better"]:
-        lines.append(
-            f"Better than {best} on test, but not on validation: {_list(groups['better'])}."
-        )
-    if len(differences) > 1:
-        lines.append(
-            f"The {len(differences)} intervals are not corrected for multiple comparisons."
-        )
-    return lines
 
 
 def _about_figures(results: Results) -> list[str]:
@@ -261,8 +280,18 @@ def _about_seeds(results: Results) -> list[str]:
         "variation between test samples. Neither includes the other."
     ]
     if still and trainings > 1:
-        lines.append(f"No spread, because they do not depend on the seed: {_list(still)}.")
+        lines.append(f"No spread, because they do not depend on the seed: {listed(still)}.")
     return lines
+
+
+def _about_groups(results: Results) -> list[str]:
+    groups = next((r.groups for r in results.detectors.values() if r.groups), None)
+    if groups is None:
+        return []
+    text = f"mean of groups: AUROC within each of {len(groups.auroc)} groups of questions, averaged"
+    if groups.one_class:
+        text += f"; {groups.one_class} groups whose test samples lack a class are left out"
+    return [f"{text}. Base rates of groups do not influence it."]
 
 
 def _about_choices(results: Results) -> list[str]:
@@ -277,21 +306,22 @@ def _about_choices(results: Results) -> list[str]:
     if limits:
         lines.append(
             f"T at its limit ({LOWEST:g} or {HIGHEST:g}) is not a fit: on validation the classes "
-            f"are perfectly separated, or the logits are uninformative: {_list(limits)}."
+            f"are perfectly separated, or the logits are uninformative: {listed(limits)}."
         )
     return lines
 
 
 def _markdown_table(results: Results, columns: _Columns) -> list[str]:
-    def row(cells: Sequence[str]) -> str:
-        return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
-
-    lines = [row(list(columns)), f"|{'|'.join(['---'] + ['---:'] * (len(columns) - 1))}|"]
+    lines = [_row(list(columns)), f"|{'|'.join(['---'] + ['---:'] * (len(columns) - 1))}|"]
     lines += [
-        row([cell(name, result) for cell in columns.values()])
+        _row([cell(name, result) for cell in columns.values()])
         for name, result in results.detectors.items()
     ]
     return [*lines, ""]
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
 def _paragraphs(lines: list[str]) -> list[str]:
@@ -301,10 +331,6 @@ def _paragraphs(lines: list[str]) -> list[str]:
 def _trainings(results: Results) -> int:
     """Return the number of trainings of the means; 0 for a single run."""
     return max((result.seeds.n for result in results.detectors.values() if result.seeds), default=0)
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
 
 
 def _seconds(value: float | None) -> str:
@@ -318,23 +344,8 @@ def _error(result: DetectorResult) -> str:
     return f"{middle:.3g} [{low:.3g}, {high:.3g}]"
 
 
-def _with_interval(value: float | None, interval: tuple[float, float] | None) -> str:
-    return _number(value) + ("" if interval is None else " [{:.3f}, {:.3f}]".format(*interval))
-
-
 def _over_seeds(result: DetectorResult) -> str:
     if result.seeds is None or "auroc" not in result.seeds.figures:
         return "-"
     spread = result.seeds.figures["auroc"]
     return f"±{spread.std:.3f} ({spread.min:.3f} to {spread.max:.3f})"
-
-
-def _difference(difference: Difference | None) -> str:
-    if difference is None:
-        return "-"
-    low, high = difference.interval
-    return f"{difference.difference:+.3f} [{low:+.3f}, {high:+.3f}]"
-
-
-def _list(names: Sequence[str]) -> str:
-    return ", ".join(names) or "none"

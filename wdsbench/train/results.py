@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from wdsbench.detect.registry import CONTROLS, TEXT_CONTROL
 from wdsbench.errors import DetectorError
 
 RESULTS_NAME = "results.json"
@@ -16,7 +17,12 @@ RESULTS_NAME = "results.json"
 PERCENTILES = (0, 5, 25, 50, 75, 95, 99, 100)
 
 _INTERVALS = ("auroc_interval", "auprc_interval")
-_DIFFERENCES = ("difference_to_logprob_mean", "difference_to_best")
+_DIFFERENCES = (
+    "difference_to_logprob_mean",
+    "difference_to_best",
+    "difference_to_control",
+    "adds_to_text",
+)
 
 
 @dataclass(frozen=True)
@@ -71,6 +77,21 @@ class ErrorFigures:
     exact: bool
 
 
+@dataclass(frozen=True)
+class GroupFigures:
+    """AUROC within each group of test questions, which base rates of groups do not influence.
+
+    Attributes:
+        mean: Mean over the groups, each counted once.
+        auroc: By group.
+        one_class: Number of groups that lack a class and have no AUROC.
+    """
+
+    mean: float
+    auroc: dict[str, float]
+    one_class: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class DetectorResult:
     """Figures of one detector on the test split; sign, threshold, epoch, layer, token and
@@ -93,6 +114,11 @@ class DetectorResult:
         n_unlabelled: Number of test samples without a label, which are in none of the figures.
         difference_to_logprob_mean: Difference to that baseline, if it was run.
         difference_to_best: Difference to the best detector on validation; None for the best one.
+        difference_to_control: Difference to the best control on validation; None for that one.
+        adds_to_text: AUROC of the text control and this detector combined, minus that of the text
+            control alone (see `wdsbench.train.controls`); None without the text control.
+        groups: AUROC by group; None without groups.
+        verdict: ``adds``, ``leak`` or ``none``; None for controls and without the text control.
         sign: -1 if lower values of a closed form mean hallucinated; None if seeds differ.
         epochs: Number of epochs; None, like the next two fields, if nothing was trained.
         best_epoch: Epoch whose weights were kept, from 0.
@@ -121,6 +147,10 @@ class DetectorResult:
     errors: ErrorFigures | None = None
     difference_to_logprob_mean: Difference | None = None
     difference_to_best: Difference | None = None
+    difference_to_control: Difference | None = None
+    adds_to_text: Difference | None = None
+    verdict: str | None = None
+    groups: GroupFigures | None = None
     parameters: int
     sign: int | None = None
     epochs: float | None = None
@@ -152,6 +182,14 @@ class Results:
         return best_detector({name: found.val_auroc for name, found in self.detectors.items()})
 
     @property
+    def verdict(self) -> str | None:
+        """The verdict on the data set, that of `best`; None without the text control."""
+        text = self.detectors.get(TEXT_CONTROL)
+        if text is None or text.auroc_interval is None or self.best is None:
+            return None
+        return self.detectors[self.best].verdict or verdict_of(None, text.auroc_interval)
+
+    @property
     def images(self) -> bool:
         """True if the data set holds images."""
         return self.dataset.get("kind") == "image"
@@ -164,6 +202,7 @@ class Results:
     def as_json(self) -> dict[str, Any]:
         """Return the content of ``results.json``."""
         return {
+            "verdict": self.verdict,
             "detectors": {name: _result_json(result) for name, result in self.detectors.items()},
             "not_available": self.not_available,
             "dataset": self.dataset,
@@ -172,9 +211,18 @@ class Results:
 
 
 def best_detector(val_auroc: Mapping[str, float | None]) -> str | None:
-    """Return the name with the highest validation AUROC; None if there is none."""
+    """Return the name with the highest validation AUROC, a control only if there is nothing else;
+    None if there is none.
+    """
     found = {name: area for name, area in val_auroc.items() if area is not None}
-    return max(found, key=found.__getitem__, default=None)
+    return max(found, key=lambda name: (name not in CONTROLS, found[name]), default=None)
+
+
+def verdict_of(adds_to_text: Difference | None, text_interval: tuple[float, float]) -> str:
+    """Return the verdict on a detector; None: on the text alone."""
+    if adds_to_text is not None and adds_to_text.interval[0] > 0:
+        return "adds"
+    return "leak" if text_interval[0] > 0.5 else "none"
 
 
 def failure_text(not_available: Mapping[str, str]) -> str:
@@ -208,7 +256,8 @@ def load_results(path: str | Path) -> Results:
 
 
 def _result_json(result: DetectorResult) -> dict[str, Any]:
-    absent = [name for name in (*_DIFFERENCES, "errors", "seeds") if getattr(result, name) is None]
+    optional = (*_DIFFERENCES, "verdict", "groups", "errors", "seeds")
+    absent = [name for name in optional if getattr(result, name) is None]
     value = {name: part for name, part in asdict(result).items() if name not in absent}
     if "seeds" in value:
         value["seeds"] = {"n": value["seeds"]["n"], **value["seeds"]["figures"]}
@@ -223,6 +272,8 @@ def _result(value: dict[str, Any]) -> DetectorResult:
     for name in _DIFFERENCES:
         if name in value:
             value[name] = Difference(**{**value[name], "interval": _pair(value[name]["interval"])})
+    if "groups" in value:
+        value["groups"] = GroupFigures(**value["groups"])
     if "errors" in value:
         value["errors"] = ErrorFigures(**value["errors"])
     if "seeds" in value:

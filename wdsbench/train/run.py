@@ -17,17 +17,18 @@ from typing import Any
 
 import torch
 
-from wdsbench.detect.registry import DetectorSpec, detector_spec
+from wdsbench.detect.registry import CONTROLS, DetectorSpec, detector_spec
 from wdsbench.errors import DetectorError, StoppedError
 from wdsbench.loader.loader import TraceLoader
 from wdsbench.progress import Progress, no_progress
 from wdsbench.records import SPLITS
 from wdsbench.shards.read.index import DatasetIndex
+from wdsbench.shards.read.sample import StoredSample
 from wdsbench.train.config import TrainConfig
-from wdsbench.train.examples import Examples, read_splits
+from wdsbench.train.examples import Examples, read_splits, with_groups
 from wdsbench.train.fitting import STATES_NAME, FitContext, Session, fit_setting, run_detector
 from wdsbench.train.log import MetricsLog
-from wdsbench.train.measure import Outcome, measure
+from wdsbench.train.measure import Outcome, measure, with_text
 from wdsbench.train.output import finished_results, remove_earlier, remove_states, write_run
 from wdsbench.train.ranks import open_ranks, rank_device
 from wdsbench.train.results import Results, failure_text
@@ -92,7 +93,7 @@ def train(
 
     Args:
         shards: Path of the data set.
-        detectors: Names of the registry.
+        detectors: Names of the registry; the controls that fit the data set are added.
         out: Folder, created if missing; files of an earlier run in it are replaced.
         config: Settings; None: the defaults (`TrainConfig.for_images` for detectors on images).
         resume: Continue an interrupted run in ``out``; start one if there is none.
@@ -136,8 +137,21 @@ class _TrainRun:
     searched: Mapping[str, Searched]
 
     def run(self) -> Results:
+        """Add the controls, run all detectors, and write the files on the first rank."""
         source, ranks = self.session.source, self.session.ranks
         examples, index = read_splits(source, ranks, SPLITS)
+        meta, *_ = ranks.together(lambda: StoredSample(index, 0).meta())
+        examples["test"] = with_groups(examples["test"], source, ranks, meta)
+        whole = dataclasses.replace(self, specs=with_controls(self.specs, index, meta))
+        results = whole._results(examples, index)
+        reasons = {spec.name: results.not_available.get(spec.name) for spec in self.specs}
+        if all(reasons.values()):
+            words = failure_text(results.not_available)
+            raise DetectorError(f"none of the detectors could be run: {words}")
+        return results
+
+    def _results(self, examples: dict[str, Examples], index: DatasetIndex) -> Results:
+        source, ranks = self.session.source, self.session.ranks
         settings = self._settings()
         if self.resume:
             finished = finished_results(self.out, settings, labels_digest(index))
@@ -149,6 +163,7 @@ class _TrainRun:
             remove_earlier(self.out, states=not self.resume)
         ranks.gather(None)  # no rank writes before the removal is done
         outcomes, not_available = self._run_detectors(examples, index)
+        outcomes = with_text(outcomes, examples)
         results = Results(
             detectors=measure(outcomes, examples, source.config),
             not_available=not_available,
@@ -158,9 +173,6 @@ class _TrainRun:
         if ranks.is_first:
             write_run(results, outcomes, examples, self.out)
             remove_states(self.out)
-        if not outcomes:
-            reasons = failure_text(not_available)
-            raise DetectorError(f"none of the detectors could be run: {reasons}")
         return results
 
     def _settings(self) -> dict[str, Any]:
@@ -224,6 +236,19 @@ class _TrainRun:
         found = self.searched.get(spec.name)
         config = self.session.source.config
         return config if found is None else dataclasses.replace(config, **found.settings)
+
+
+def with_controls(
+    specs: Sequence[DetectorSpec], index: DatasetIndex, meta: Mapping[str, Any]
+) -> list[DetectorSpec]:
+    """Return ``specs`` and the controls that fit the data set, of which ``meta`` is the first
+    sample's: images have none, and similarity needs contexts.
+    """
+    given = [spec.name for spec in specs]
+    fitting = [] if index.tensor.name == "image" else list(CONTROLS)
+    if "context" not in meta and "similarity_control" in fitting:
+        fitting.remove("similarity_control")
+    return [*specs, *(detector_spec(name) for name in fitting if name not in given)]
 
 
 @contextlib.contextmanager

@@ -70,7 +70,7 @@ def train_seeds(
             lambda: write_means(runs, folder, config) if ranks.is_first else None
         )
     assert results is not None
-    if not results.detectors:
+    if not any(name in results.detectors for name in detectors):
         reasons = failure_text(results.not_available)
         raise DetectorError(f"no detector could be run with every seed: {reasons}")
     return results

@@ -10,6 +10,7 @@ import copy
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -49,12 +50,13 @@ SCREEN_TURNS, SCREEN_SAMPLES = 6, 4096
 class Rows:
     """Standardised inputs of a candidate, samples in the order of their keys.
 
-    Inputs are float32 ``[n, F]``, labels float32 ``[n]``; ``name`` seeds the random numbers.
+    Inputs are float32 ``[n, F]``, for `LogisticSolver` also a sparse matrix; labels float32
+    ``[n]``; ``name`` seeds the random numbers.
     """
 
-    train: NDArray[np.float32]
+    train: Any
     train_labels: NDArray[np.float32]
-    val: NDArray[np.float32]
+    val: Any
     val_labels: NDArray[np.float32]
     name: str
 

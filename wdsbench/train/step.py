@@ -23,7 +23,8 @@ from wdsbench.records import Batch
 from wdsbench.train.config import TrainConfig
 from wdsbench.train.ranks import ALONE, Ranks
 
-Inputs = Callable[[Batch], tuple[Tensor, ...]]
+#: Arguments of a detector: tensors, of controls strings.
+Inputs = Callable[[Batch], tuple[Any, ...]]
 
 
 @runtime_checkable
@@ -200,9 +201,12 @@ def used_samples(labels: Tensor, reconstructs: bool) -> Tensor:
     return labels != 1 if reconstructs else ~torch.isnan(labels)
 
 
-def moved(arguments: tuple[Tensor, ...], device: str) -> tuple[Tensor, ...]:
-    """Return tensors on ``device``."""
-    return tuple(argument.to(device, non_blocking=True) for argument in arguments)
+def moved(arguments: tuple[Any, ...], device: str) -> tuple[Any, ...]:
+    """Return the tensors among ``arguments`` on ``device``, and the others as they are."""
+    return tuple(
+        argument.to(device, non_blocking=True) if isinstance(argument, Tensor) else argument
+        for argument in arguments
+    )
 
 
 def autocast(config: TrainConfig, device: str) -> contextlib.AbstractContextManager[Any]:

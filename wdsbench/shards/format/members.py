@@ -73,6 +73,9 @@ def meta_member(trace: Trace, trace_number: int, file_name: str) -> Pieces:
             "remarks": list(trace.remarks),
         },
     }
+    for name in ("question", "context", "group"):
+        if getattr(trace, name) is not None:
+            meta[name] = getattr(trace, name)
     if trace.layers is not None:
         meta["layers"] = list(trace.layers)
     text = json.dumps(meta, sort_keys=True, separators=(",", ":"), allow_nan=False)
