@@ -109,6 +109,7 @@ def test_a_probe_of_what_the_text_tells_adds_nothing(leaking: Run) -> None:
     assert results.best == "probe_logistic"
     said = (out / "report.md").read_text()
     assert "Verdict: leak. The words of the answers give the labels away: text_control" in said
+    assert "Adding to the words: none. Not: logprob_mean, probe_logistic." in said
 
 
 def test_states_without_a_leak_add(tmp_path: Path) -> None:

@@ -62,8 +62,8 @@ def about_controls(results: Results) -> list[str]:
         adding = [name for name, found in judged.items() if found.verdict == "adds"]
         others = [name for name in judged if name not in adding]
         lines.append(
-            f"Each detector for itself: {listed(adding)} add to the words; {listed(others)} do not"
-            " (the verdict on the data set is that of the best detector on validation)."
+            f"Adding to the words: {listed(adding)}. Not: {listed(others)}. The verdict on the data"
+            " set is that of the best detector on validation."
         )
     return [
         *lines,
