@@ -233,12 +233,16 @@ def _own_bytes(pid: int) -> int:
     return 0
 
 
-def new_process(module: str, arguments: Sequence[str]) -> Callable[[], float]:
-    """Return a case that runs ``python -m module`` and returns the number that it prints last."""
+def new_process(module: str, arguments: Sequence[str], **environment: str) -> Callable[[], float]:
+    """Return a case that runs ``python -m module`` with further variables of the environment, and
+    returns the number that it prints last.
+    """
 
     def run() -> float:
         words = [sys.executable, "-m", module, *arguments]
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            words, capture_output=True, text=True, check=False, env={**os.environ, **environment}
+        )
         if done.returncode:
             lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
             raise WdsbenchError(f"{' '.join(words[1:])}: {lines[-1]}")
