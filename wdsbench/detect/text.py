@@ -6,36 +6,37 @@ idf_t``, with n_t its occurrences in the text and ``idf_t = 1 + ln((1 + N) / (1 
 of the N training texts have it; the values of words and those of characters are divided by their
 Euclidean norm. Terms that the training texts lack are ignored.
 
-Terms are stored as 64-bit hashes, so a checkpoint holds no text. A text longer than `LONGEST`
+Terms are stored as hashes of 31 bits, so a checkpoint holds no text. A text longer than `LONGEST`
 characters is represented by its two ends.
 
-Source: Salton, Buckley (1988), Term-weighting approaches in automatic text retrieval; the formula
-of idf and the sequences within words are scikit-learn's.
+Source: Salton, Buckley (1988), Term-weighting approaches in automatic text retrieval; terms and the
+formula of idf are scikit-learn's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 
 import numpy as np
 import torch
-import xxhash
 from numpy.typing import NDArray
+from sklearn.feature_extraction.text import HashingVectorizer
 from torch import Tensor, nn
 
 from wdsbench.detect.registry import DetectorShape
-from wdsbench.detect.strings import words
 
-#: Lengths of the sequences of characters.
-SEQUENCES = (2, 3, 4)
 LONGEST = 4000
 #: Terms that are kept: those in the most training texts, and in at least `LEAST_TEXTS` of them.
 MOST_TERMS = 1 << 17
 LEAST_TEXTS = 2
-#: Texts that are counted together, which bounds memory to about 200 bytes per character of them.
+#: Texts that are counted together, which bounds memory.
 CHUNK = 256
 
+#: Number of hashes of a kind of term, the largest that scikit-learn allows.
+_HASHES = 2**31 - 1
+_COUNTS = {"n_features": _HASHES, "norm": None, "alternate_sign": False}
+_WORDS = HashingVectorizer(ngram_range=(1, 2), token_pattern=r"\w+", **_COUNTS)
+_CHARACTERS = HashingVectorizer(analyzer="char_wb", ngram_range=(2, 4), lowercase=False, **_COUNTS)
 _Ints = NDArray[np.int64]
 
 
@@ -115,65 +116,20 @@ def with_terms(texts: Sequence[str]) -> TextClassifier:
     return module
 
 
-def _counted(texts: Sequence[str]) -> Iterator[tuple[int, _Ints, _Ints, _Ints]]:
+def _counted(texts: Sequence[str]) -> Iterator[tuple[int, _Ints, _Ints, NDArray[np.float64]]]:
     """Yield the terms of each chunk of texts, those of words and those of characters: the number of
     its first text and, for each term of a text, the text (from 0), the term's hash, its count.
     """
     for first in range(0, len(texts), CHUNK):
-        chunk = [
-            text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} {text[-LONGEST // 2 :]}"
-            for text in texts[first : first + CHUNK]
-        ]
-        for rows, hashes in (_hashed_words(chunk), _hashed_sequences(chunk)):
-            order = np.lexsort((hashes, rows))
-            rows, hashes = rows[order], hashes[order]
-            new = np.ones(rows.size, bool)
-            new[1:] = (np.diff(rows) != 0) | (np.diff(hashes) != 0)
-            starts = np.flatnonzero(new)
-            yield first, rows[starts], hashes[starts], np.diff(starts, append=rows.size)
+        chunk = [_hashable(text) for text in texts[first : first + CHUNK]]
+        for kind, vectorizer in enumerate((_WORDS, _CHARACTERS)):
+            found = vectorizer.transform(chunk)
+            rows = np.repeat(np.arange(len(chunk)), np.diff(found.indptr))
+            yield first, rows, found.indices + np.int64(kind * _HASHES), found.data
 
 
-def _hashed_words(texts: Sequence[str]) -> tuple[_Ints, _Ints]:
-    """Return text and hash of every word and pair of words."""
-    rows: list[int] = []
-    terms: list[str] = []
-    for row, text in enumerate(texts):
-        found = words(text)
-        terms += found
-        terms += [f"{one} {other}" for one, other in pairwise(found)]
-        rows += [row] * (len(terms) - len(rows))
-    hashes = [xxhash.xxh3_64_intdigest(term.encode("utf-8", "surrogatepass")) for term in terms]
-    return np.array(rows, np.int64), np.array(hashes, np.uint64).view(np.int64)
-
-
-def _hashed_sequences(texts: Sequence[str]) -> tuple[_Ints, _Ints]:
-    """Return text and hash of every sequence of characters.
-
-    The hash is a sum of code points times random odd numbers modulo 2^64, others for each length.
-    """
-    padded = [f" {' '.join(text.split())} " for text in texts]
-    rows = np.repeat(np.arange(len(texts)), [len(text) for text in padded])
-    encoded = "".join(padded).encode("utf-32-le", "surrogatepass")
-    codes = np.frombuffer(encoded, "<u4").astype(np.uint64)
-    blank = codes == ord(" ")
-    found = []
-    for size in SEQUENCES:
-        count = max(codes.size - size + 1, 0)
-        hashes = np.full(count, _FACTORS[size, 0])
-        # A blank is the first or the last character; two blanks are between two texts.
-        within = ~(blank[:count] & blank[1 : count + 1])
-        for place in range(size):
-            hashes += codes[place : place + count] * _FACTORS[size, place + 1]
-            if 0 < place < size - 1:
-                within &= ~blank[place : place + count]
-        found.append((rows[:count][within], hashes[within].view(np.int64)))
-    return np.concatenate([row for row, _ in found]), np.concatenate([h for _, h in found])
-
-
-_FACTORS = np.array(
-    [
-        [xxhash.xxh3_64_intdigest(bytes([size, place])) | 1 for place in range(max(SEQUENCES) + 1)]
-        for size in range(max(SEQUENCES) + 1)
-    ],
-    np.uint64,
-)
+def _hashable(text: str) -> str:
+    """Return a text, or the two ends of a long one, without lone surrogates."""
+    if len(text) > LONGEST:
+        text = f"{text[: LONGEST // 2]} {text[-LONGEST // 2 :]}"
+    return text.encode("utf-8", "replace").decode()
