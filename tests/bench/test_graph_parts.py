@@ -86,6 +86,7 @@ def test_edges(settings: Settings, tmp_path: Path) -> None:
     check(part, cases, {"ours_over_numpy", "ours_over_python"}, settings, tmp_path, drawn=True)
 
 
+@full_only
 def test_training_steps(graph_shape: GraphShape, settings: Settings, tmp_path: Path) -> None:
     part = gnn_part(settings, graph_shape)
     suffixes = ["", "-gpu"] if torch.cuda.is_available() else [""]

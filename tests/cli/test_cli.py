@@ -125,7 +125,8 @@ def test_train_writes_the_printed_results(
     printed = json.loads(capsys.readouterr().out.splitlines()[-1])
     stored = json.loads((out / "results.json").read_text())
     assert printed == stored
-    assert set(stored["detectors"]) == {"length", "logprob_mean", "lstm"}
+    controls = {"text_control", "question_control"}
+    assert set(stored["detectors"]) == {"length", "logprob_mean", "lstm"} | controls
     for figures in stored["detectors"].values():
         low, high = figures["auroc_interval"]
         assert 0 <= low <= figures["auroc"] <= high <= 1

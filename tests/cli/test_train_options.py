@@ -9,6 +9,7 @@ import pytest
 from builders import Packed, make_dataset
 from cli.runner import run
 from pictures import draw_coarsely
+from trials import FULL
 
 SETTINGS = ("--epochs=1", "--hidden=16", "--batch-size=16", "--threads=1", "--device=cpu")
 
@@ -23,8 +24,10 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Packed:
 
 
 @pytest.fixture(autouse=True)
-def coarse_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw coarsely; run no controls beside the detectors that a test names."""
     draw_coarsely(monkeypatch)
+    monkeypatch.setattr("wdsbench.train.run.with_controls", lambda specs, *_: list(specs))
 
 
 def test_search_shows_the_trials_and_the_results(
@@ -69,17 +72,19 @@ def test_search_refuses_untrained_detectors_and_bad_numbers(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.trials
 def test_seeds_give_means_and_spreads(
     packed: Packed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert train(packed, tmp_path, "--seeds=2", "--seed=3", "--detector=length,lstm") == 0
+    names = "--detector=length,lstm" if FULL else "--detector=length"
+    assert train(packed, tmp_path, "--seeds=2", "--seed=3", names) == 0
     assert "over seeds" in " ".join(capsys.readouterr().out.split())
     results = json.loads((tmp_path / "results.json").read_text())
     assert results["config"]["seeds"] == [3, 4]
-    assert results["detectors"]["lstm"]["seeds"]["n"] == 2
+    assert results["detectors"][names.rpartition("=")[2].split(",")[-1]]["seeds"]["n"] == 2
     runs = [tmp_path / f"seed-000{seed}" / "results.json" for seed in (3, 4)]
     before = [path.stat().st_mtime_ns for path in runs]
-    words = ("--seeds=3", "--seed=3", "--detector=length,lstm", "--resume")
+    words = ("--seeds=3", "--seed=3", names, "--resume")
     assert train(packed, tmp_path, *words) == 0  # two of them are finished
     assert [path.stat().st_mtime_ns for path in runs] == before
     results = json.loads((tmp_path / "results.json").read_text())

@@ -169,7 +169,7 @@ def test_a_killed_process_resumes_with_the_same_trials(
     assert [path.name for path in (tmp_path / "search" / "lstm").iterdir()] == [SEARCH_NAME]
 
 
-@pytest.mark.trials
+@full_only
 @pytest.mark.slow
 def test_ranks_try_the_same_settings(packed: Packed, tmp_path: Path) -> None:
     processes = [
