@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from wdsbench.shards.format.names import make_key, split_of_question, splits_of_files
 
-
 #: Any characters; `st.text` would first make a table of all of them, for seconds.
 _TEXTS = st.lists(
     st.one_of(st.integers(0, 0x7F), st.integers(0, 0xD7FF), st.integers(0xE000, 0x10FFFF)).map(chr),
