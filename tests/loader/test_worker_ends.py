@@ -243,11 +243,16 @@ def test_a_killed_trainer_leaves_no_worker(packed: Packed, tmp_path: Path, mode:
 def test_ctrl_c(packed: Packed, tmp_path: Path, mode: str) -> None:
     with endless(packed, tmp_path, mode) as (process, workers):
         time.sleep(0.05)
-        os.killpg(process.pid, signal.SIGINT)
+        sent = 0
+        # Python ignores an exception in a finalizer, as in that of a batch.
+        while process.poll() is None and sent < 4:
+            os.killpg(process.pid, signal.SIGINT)
+            sent += 1
+            until(lambda: process.poll() is not None, 5)
         _, err = process.communicate(timeout=20)
         assert process.returncode == -signal.SIGINT
         assert err.strip().splitlines()[-1].startswith("KeyboardInterrupt")
-        assert err.count("KeyboardInterrupt") == 1
+        assert err.count("KeyboardInterrupt") == sent == 1 + err.count("Exception ignored in")
         assert until(lambda: not any(map(is_alive, workers)), 10)
 
 
