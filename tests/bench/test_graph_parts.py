@@ -129,6 +129,7 @@ def test_parts_by_name() -> None:
         named(["A"], graph_parts())
 
 
+@full_only
 def test_the_last_line_is_json(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from images import Patches, make_patches, make_scenes
+from pictures import draw_coarsely
 from rich.console import Console
 from scripts import run_ranks
 from train.planted import make_samples, store
@@ -147,7 +148,10 @@ def test_label_1_is_left_out_of_fitting(done: tuple[Results, Path], scenes: Patc
     assert load_detector(out / "checkpoints" / "autoencoder").shape == fitted.shape
 
 
-def test_nothing_fails_without_labels(unlabelled: Patches, tmp_path: Path) -> None:
+def test_nothing_fails_without_labels(
+    unlabelled: Patches, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw_coarsely(monkeypatch)
     results = train(unlabelled.folder, BOTH, tmp_path, replace(QUICK, epochs=2))
     assert_unlabelled(results, tmp_path)
     assert {path.name for path in tmp_path.glob("*.png")} == {"curves.png", "errors.png"}
