@@ -19,7 +19,7 @@ class DemoOptions:
     """Options of :func:`wdsbench.demo.run.run_demo`."""
 
     out: Path = option(Path("wdsbench-demo"), "Folder for all files.")
-    questions: int = option(3600, "Number of embedded questions to ask.")
+    questions: int = option(3400, "Number of embedded questions to ask.")
     seed: int = option(0, "Seed of training.")
     images: bool = option(
         False, "Find planted anomalies in synthetic multispectral images, in place of traces."
