@@ -28,6 +28,12 @@ def no_flushes() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def no_controls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the detectors that a test names and no others; `test_controls.py` runs the controls."""
+    monkeypatch.setattr("wdsbench.train.run.with_controls", lambda specs, *_: list(specs))
+
+
 def pytest_collection_finish() -> None:
     """Freeze what the imports made: the garbage collector takes half a second to walk it."""
     gc.collect()

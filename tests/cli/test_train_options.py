@@ -11,6 +11,8 @@ from cli.runner import run
 from pictures import draw_coarsely
 from trials import FULL
 
+pytestmark = pytest.mark.usefixtures("no_controls")
+
 SETTINGS = ("--epochs=1", "--hidden=16", "--batch-size=16", "--threads=1", "--device=cpu")
 
 
@@ -24,10 +26,8 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Packed:
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Draw coarsely; run no controls beside the detectors that a test names."""
+def coarse_plots(monkeypatch: pytest.MonkeyPatch) -> None:
     draw_coarsely(monkeypatch)
-    monkeypatch.setattr("wdsbench.train.run.with_controls", lambda specs, *_: list(specs))
 
 
 def test_search_shows_the_trials_and_the_results(

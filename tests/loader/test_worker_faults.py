@@ -129,7 +129,7 @@ def test_without_a_main_guard_and_many_samples(tmp_path: Path, method: str) -> N
 
 
 def test_arguments_of_fresh_interpreters(packed: Packed, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The workers receive all they need; forks stand in for the interpreters."""
+    """The workers receive all they need; forks replace the interpreters."""
     started: list[int] = []
 
     def fork(pipe: int, _: Any, ignored: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Runs without plots and controls, which take longer than training a small detector."""
+"""Runs without plots, which take longer than training a small detector."""
 
 from __future__ import annotations
 
@@ -10,9 +10,3 @@ from pictures import draw_nothing
 def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Write no figures; `test_plots.py` and the runs of `make test-faults` draw them."""
     draw_nothing(monkeypatch)
-
-
-@pytest.fixture
-def no_controls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run the detectors that a test names and no others; `test_controls.py` runs the controls."""
-    monkeypatch.setattr("wdsbench.train.run.with_controls", lambda specs, *_: list(specs))

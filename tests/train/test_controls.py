@@ -1,4 +1,4 @@
-"""Controls stand beside every detector, and tell a leak in the text from a signal in the states."""
+"""Controls are run with every detector; verdicts tell leaks in the text from signals in states."""
 
 from __future__ import annotations
 

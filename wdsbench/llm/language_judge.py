@@ -28,7 +28,7 @@ from wdsbench.errors import ModelError, ScoreError
 from wdsbench.jsonlines import JsonLinesError, JsonLinesWriter, read_json_lines
 from wdsbench.llm.asks import in_chat
 from wdsbench.llm.judge import named_models
-from wdsbench.llm.model import load_model, model_fingerprint, quiet_transformers
+from wdsbench.llm.model import load_model, model_fingerprint, padded, quiet_transformers
 from wdsbench.llm.options import ModelOptions, ScoreOptions
 from wdsbench.progress import Progress, no_progress
 
@@ -138,12 +138,7 @@ class LanguageJudge:
         return {own[0] for own in ids if own and own[0] != self._tokenizer.unk_token_id}
 
     def _score(self, prompts: Sequence[list[int]]) -> list[float]:
-        longest = max(map(len, prompts))
-        ids = torch.full((len(prompts), longest), self._tokenizer.pad_token_id)
-        mask = torch.zeros_like(ids)
-        for row, prompt in enumerate(prompts):
-            ids[row, : len(prompt)] = torch.tensor(prompt)
-            mask[row, : len(prompt)] = 1
+        ids, mask = padded(self._tokenizer, prompts)
         lasts = np.array([len(prompt) - 1 for prompt in prompts])
         kept, places = np.unique(lasts, return_inverse=True)
         device = self._model.device

@@ -7,7 +7,7 @@ import io
 import json
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr
 from pathlib import Path
 from typing import Any, Final
@@ -37,8 +37,8 @@ def load_model(path: str | Path, options: ModelOptions | None = None) -> tuple[A
     Attention is ``eager``, the only implementation that returns its weights. The tokenizer pads on
     the left, with the end-of-sequence token if it has no pad token. ``path`` is a folder in the
     transformers format, a name on its hub, or a GGUF file, whose weights become ``dtype``. For a
-    quantised model ``dtype`` is that of the
-    computation (8bit: always float16). Remote code runs only with ``trust_remote_code``.
+    quantised model ``dtype`` is that of the computation (8bit: always float16). Remote code runs
+    only with ``trust_remote_code``.
 
     Raises:
         ValueError: The device does not exist.
@@ -86,6 +86,19 @@ def load_model(path: str | Path, options: ModelOptions | None = None) -> tuple[A
     model.train(False)
     # accelerate has placed the weights; quantised ones cannot be moved.
     return (model if "device_map" in extra else model.to(place)), tokenizer
+
+
+def padded(tokenizer: Any, sequences: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return token ids and attention mask, int64 ``[B, T]``, padded on the right, where a causal
+    model does not look.
+    """
+    longest = max(map(len, sequences))
+    ids = torch.full((len(sequences), longest), tokenizer.pad_token_id)
+    mask = torch.zeros_like(ids)
+    for row, sequence in enumerate(sequences):
+        ids[row, : len(sequence)] = torch.tensor(sequence)
+        mask[row, : len(sequence)] = 1
+    return ids, mask
 
 
 def pretrained_source(source: str) -> tuple[str, dict[str, str]]:

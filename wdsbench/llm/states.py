@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from wdsbench.errors import ModelError
 from wdsbench.llm.attention import BatchMaps, RefusedTraceError
+from wdsbench.llm.model import padded
 from wdsbench.llm.questions import Question
 from wdsbench.traces.attention import AttentionRules
 
@@ -50,12 +51,8 @@ class StateReader:
     ) -> Iterator[dict[str, Any] | RefusedTraceError]:
         """Yield the raw trace of each answered question, or its error."""
         tokens = [item.prompt + item.answer for item in answered]
-        longest = max(map(len, tokens))
-        ids = torch.full((len(tokens), longest), self.tokenizer.pad_token_id)
-        mask = torch.zeros_like(ids)
-        for row, trace in enumerate(tokens):
-            ids[row, : len(trace)] = torch.tensor(trace)
-            mask[row, : len(trace)] = 1
+        ids, mask = padded(self.tokenizer, tokens)
+        longest = ids.shape[1]
         # Logits [V] before the first answer are not needed.
         first_logit = min(len(item.prompt) for item in answered) - 1
         maps = BatchMaps(

@@ -9,7 +9,7 @@ machines.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
@@ -115,17 +115,23 @@ def fit_probe(
     return replace(fitted, layers=layers, token=token)
 
 
+def labelled_keys(labels: Mapping[str, float], split: str) -> list[str]:
+    """Return the keys with a label, in order; raise DetectorError if there is none."""
+    keys = sorted(key for key, label in labels.items() if not math.isnan(label))
+    if not keys:
+        raise DetectorError(
+            f"no sample of split {split} has a label; score the traces and pack again with --scores"
+        )
+    return keys
+
+
 def _labelled(open_split: OpenSplit, split: str, gather: Gather) -> Labelled:
     """Return the labelled samples of a split; reads no states."""
     with open_split(split, LoaderNeeds()) as batches:
         index = batches.index
         shares = gather(_read_labels(batches))
     everyone = {key: label for labels, _ in shares for key, label in labels.items()}
-    keys = sorted(key for key, label in everyone.items() if not math.isnan(label))
-    if not keys:
-        raise DetectorError(
-            f"no sample of split {split} has a label; score the traces and pack again with --scores"
-        )
+    keys = labelled_keys(everyone, split)
     longest = [answer for _, answer in shares]
     return Labelled(
         place={key: row for row, key in enumerate(keys)},

@@ -6,7 +6,6 @@ weights of rank 0.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,11 +15,10 @@ from torch import Tensor, nn
 
 from wdsbench.detect.registry import DetectorShape, DetectorSpec
 from wdsbench.detect.text import Terms, TextClassifier, with_terms
-from wdsbench.errors import DetectorError
 from wdsbench.progress import Progress, no_progress
 from wdsbench.train.config import TrainConfig
 from wdsbench.train.fitted import FittedDetector
-from wdsbench.train.probe import OpenSplit
+from wdsbench.train.probe import OpenSplit, labelled_keys
 from wdsbench.train.ranks import ALONE, Gather
 from wdsbench.train.solvers import LogisticSolver, Rows
 
@@ -72,12 +70,9 @@ def _read(
             (texts,) = spec.inputs(batch)
             own.update(zip(batch.keys, zip(texts, batch.label.tolist(), strict=True), strict=True))
     everyone = {key: found for share in gather(own) for key, found in share.items()}
-    kept = [everyone[key] for key in sorted(everyone) if not math.isnan(everyone[key][1])]
-    if not kept:
-        raise DetectorError(
-            f"no sample of split {split} has a label; score the traces and pack again with --scores"
-        )
-    return [text for text, _ in kept], np.array([label for _, label in kept], np.float32)
+    keys = labelled_keys({key: label for key, (_, label) in everyone.items()}, split)
+    texts, labels = zip(*(everyone[key] for key in keys), strict=True)
+    return list(texts), np.array(labels, np.float32)
 
 
 def _matrix(terms: Terms, texts: Sequence[str]) -> csr_matrix:
